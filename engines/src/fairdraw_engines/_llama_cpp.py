@@ -11,6 +11,8 @@ others.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from ctypes import POINTER, Structure, byref, c_bool, c_float, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from functools import cache, partial
 from importlib import util
@@ -75,16 +77,28 @@ def load_library() -> ctypes.CDLL:
     spec = util.find_spec("xllamacpp")
     folders = (spec and spec.submodule_search_locations) or ()
     path = next((path for folder in folders for path in Path(folder).glob("xllamacpp*.so")), None)
-    try:
+    with declaring("library"):
         library = ctypes.CDLL(str(path))
-        for name, types in _ARGUMENTS.items():
-            _declare(getattr(library, f"llama_sampler_init_{name}"), *types, result=c_void_p)
+        declare_samplers(library, _ARGUMENTS)
         _declare(library.llama_sampler_apply, c_void_p, POINTER(_Tokens))
         _declare(library.llama_sampler_free, c_void_p)
-    except (OSError, AttributeError) as error:
-        rule = f"xllamacpp {release_of('xllamacpp')} has no such library: {error}"
-        raise UnusableRelease(rule, "Install the release of constraints.txt") from error
     return library
+
+
+@contextmanager
+def declaring(what: str) -> Iterator[None]:
+    """Say which release is needed where the library has not got what is declared."""
+    try:
+        yield
+    except (OSError, AttributeError) as error:
+        rule = f"xllamacpp {release_of('xllamacpp')} has no such {what}: {error}"
+        raise UnusableRelease(rule, "Install the release of constraints.txt") from error
+
+
+def declare_samplers(library: ctypes.CDLL, arguments: Mapping[str, tuple[type, ...]]) -> None:
+    """Declare what makes each sampler, by what it takes."""
+    for name, types in arguments.items():
+        _declare(getattr(library, f"llama_sampler_init_{name}"), *types, result=c_void_p)
 
 
 def _declare(function: Any, *types: type, result: type | None = None) -> None:  # Any: ctypes' function pointer

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairdraw.adapters import SamplerRow, UnusableRelease, derive_seed
+from fairdraw.adapters import SamplerRow, derive_seed
 from fairdraw.contracts import FilterBatch, FilterChain, FilterParams, FilterResult, FunctionLogitsFilterer, SeededNoise
+from fairdraw_engines import _llama_cpp as llama_cpp
 from fairdraw_engines._bare import release_of
-from fairdraw_engines._llama_cpp import _TOKEN, _declare, _Sampler, _Tokens, load_library
+from fairdraw_engines._llama_cpp import _TOKEN, _declare, _Sampler, _Tokens
 
 _ARGUMENTS: dict[str, tuple[type, ...]] = {
     "typical": (c_float, c_size_t),
@@ -59,15 +60,11 @@ def make(row: SamplerRow, device: str) -> FunctionLogitsFilterer:
 
 @cache
 def _library() -> ctypes.CDLL:
-    library = load_library()
-    try:
-        for name, types in _ARGUMENTS.items():
-            _declare(getattr(library, f"llama_sampler_init_{name}"), *types, result=c_void_p)
+    library = llama_cpp.load_library()
+    with llama_cpp.declaring("filter"):
+        llama_cpp.declare_samplers(library, _ARGUMENTS)
         _declare(getattr(library, _DRY), c_float, c_float, c_int32, c_int32, c_void_p, result=c_void_p)
         _declare(library.llama_sampler_accept, c_void_p, c_int32)
-    except AttributeError as error:
-        rule = f"xllamacpp {release_of('xllamacpp')} has no such filter: {error}"
-        raise UnusableRelease(rule, "Install the release of constraints.txt") from error
     return library
 
 

@@ -33,9 +33,9 @@ def _tokens(batch: LogprobsBatch) -> Tensor:  # [num_rows] int64
 def vllm(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
     """Return `compute_logprobs` and `gather_logprobs` of the V1 sampler, and its whole `forward` for drawn tokens."""
     from fairdraw_engines._torch import race_noise
-    from fairdraw_engines._vllm import sampling
+    from fairdraw_engines._vllm import sampling, sampling_metadata
 
-    drawing = sampling(row, device)
+    sampling(row, device)  # it prepares vLLM's filters
     release, _ = import_vllm(device, "sample.sampler", "sample.ops.logprobs")
     module = vllm_module("sample.sampler")
     if device == "cpu":
@@ -49,7 +49,7 @@ def vllm(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
         return _result(module.Sampler.gather_logprobs(scores, batch.most_logprobs, _tokens(batch)))
 
     def draw(batch: SamplingBatch, noise: SamplingNoise) -> LogprobsResult:
-        metadata: Upstream = drawing.make_metadata(batch, noise)
+        metadata = sampling_metadata(batch, noise)
         metadata.max_num_logprobs = batch.vocab_size
         with race_noise(noise):
             return _result(forward(batch.logits.clone(), metadata).logprobs_tensors)

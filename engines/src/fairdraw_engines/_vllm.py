@@ -115,31 +115,7 @@ def rejection(row: SamplerRow, device: str) -> VllmSampler:
     return VllmSampler(device, interpreted, release, function, make_metadata, row.known_defects(release))
 
 
-@dataclass(frozen=True)
-class VllmTokenSampler:
-    """vLLM's `Sampler` module behind the suite's `sample`.
-
-    Args:
-        forward: From logits and metadata to what the module returns.
-        make_metadata: Makes what it reads as `sampling_metadata`.
-    """
-
-    name: str
-    device: str
-    capabilities: Capabilities
-    forward: Callable[[Tensor, object], Upstream]
-    make_metadata: Callable[[SamplingBatch, SamplingNoise], object]
-    filters: contracts.FilterPolicy = contracts.FilterPolicy()  # noqa: RUF009  # frozen
-    contract: Literal["sampling"] = "sampling"
-
-    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32
-        with race_noise(noise):
-            output = self.forward(batch.logits.clone(), self.make_metadata(batch, noise))
-        tokens: Tensor = output.sampled_token_ids.squeeze(-1)
-        return tokens
-
-
-def sampling(row: SamplerRow, device: str) -> VllmTokenSampler:
+def sampling(row: SamplerRow, device: str) -> contracts.FunctionTokenSampler:
     """Return the V1 token sampler; its name carries the release.
 
     From 8 requests on it filters with a Triton kernel that needs the number of a GPU's processors. Without a GPU vLLM's
@@ -149,10 +125,17 @@ def sampling(row: SamplerRow, device: str) -> VllmTokenSampler:
     if device == "cpu":
         setattr(vllm_module("sample.ops.topk_topp_sampler"), "HAS_TRITON", False)  # noqa: B010  # not exported
     forward = vllm_module("sample.sampler").Sampler()
-    return VllmTokenSampler(f"vllm {release}", device, row.capabilities(), forward, _sampling_metadata)
+
+    def sample(batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32
+        with race_noise(noise):
+            tokens: Tensor = forward(batch.logits.clone(), sampling_metadata(batch, noise)).sampled_token_ids
+        return tokens.squeeze(-1)
+
+    return contracts.FunctionTokenSampler(function=sample, **row.facts(release, device))
 
 
-def _sampling_metadata(batch: SamplingBatch, noise: SamplingNoise) -> Upstream:
+def sampling_metadata(batch: SamplingBatch, noise: SamplingNoise) -> Upstream:
+    """Return the parameters of a batch as vLLM's `Sampler` reads them."""
     return _metadata(batch, noise, top_p=batch.top_p, top_k=batch.top_k, logitsprocs=_min_p_processor(batch))
 
 

@@ -33,14 +33,14 @@ class _Session:
 
     def __init__(self, device: str, vocab_size: int) -> None:
         self.vocab_size, self.device = vocab_size, device
-        self.batch = _input_batch(vocab_size, device, USUAL_SIZES)
+        self.batch = input_batch(vocab_size, device, USUAL_SIZES)
         self.names: dict[int, str] = {}
         self.num_named = 0
 
     def sync(self, changes: RowChanges) -> None:
         """Do as `_update_states` of the runner: remove, add, condense, swap, refresh."""
         if not self.names and sizes_for(changes) != USUAL_SIZES:
-            self.batch = _input_batch(self.vocab_size, self.device, sizes_for(changes))
+            self.batch = input_batch(self.vocab_size, self.device, sizes_for(changes))
         entering = [(added, self._name()) for added in changes.added]
         names = rows_after(self.names, changes, [name for _, name in entering])
         self._update(changes, set(self.names.values()) - set(names.values()), entering)
@@ -86,10 +86,11 @@ class _Session:
         return penalised
 
 
-def _input_batch(vocab_size: int, device: str, sizes: tuple[int, int]) -> Upstream:
+def input_batch(vocab_size: int, device: str, sizes: tuple[int, int], **more: object) -> Upstream:
     """Return an empty batch; releases differ in their parameters, so each is given those that it has."""
     module, (most_requests, longest) = vllm_module("worker.gpu_input_batch"), sizes
     offered: dict[str, Any] = {  # Any: one type each
+        **more,
         "max_num_reqs": most_requests,
         "max_model_len": longest,
         "max_num_batched_tokens": longest,

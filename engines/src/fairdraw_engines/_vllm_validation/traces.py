@@ -8,7 +8,6 @@ Event traces in which vLLM itself is wrong (the docstrings in `sampler_impl` lis
 
 from __future__ import annotations
 
-import inspect
 import os
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from fairdraw.adapters import derive_seed, prepare_triton, quiet_imports
 from fairdraw.contracts import Markers
 from fairdraw.strategies._serving_batch import MOST_REQUESTS, ServedRequest, ServingBatch
 from fairdraw_engines._others import reasoning_config, unpinned
-from fairdraw_engines._vllm_penalties import cached_state
+from fairdraw_engines._vllm_penalties import cached_state, input_batch
 
 prepare_triton("cpu")
 os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
@@ -29,7 +28,6 @@ with quiet_imports():
     from vllm.v1.sample.rejection_sampler import RejectionSampler
     from vllm.v1.sample.sampler import Sampler
     from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
-    from vllm.v1.worker.gpu_input_batch import InputBatch
 
 RELEASE = str(vllm.__version__).partition("+")[0]
 MOST_DRAFTS, VOCAB_SIZE, CPU = 3, 40, torch.device("cpu")
@@ -88,7 +86,11 @@ class Server:
         self.num_forced = 0
         self.step = 0
         config = reasoning_config(Markers(*trace.markers))
-        self.batch = make_batch(config if trace.thinking else None, MOST_DRAFTS if trace.speculative else 0)
+        own = {
+            "num_spec_tokens": MOST_DRAFTS * trace.speculative,
+            "reasoning_config": config if trace.thinking else None,
+        }
+        self.batch = input_batch(VOCAB_SIZE, "cpu", (MOST_REQUESTS, 4096), **own)
         self.sampler = Sampler()
         self.verifier = RejectionSampler(self.sampler)
         for name, module in (("plain", self.sampler), ("draft", self.verifier)):
@@ -297,25 +299,6 @@ class Server:
             self.batch.set_async_sampled_token_ids(padded, SimpleNamespace(synchronize=lambda: None))
             rows = self.batch.req_id_to_index.items()
             self.batch.prev_req_id_to_index = {req_id: row for req_id, row in rows if row not in discarded}
-
-
-def make_batch(reasoning_config: object, num_spec_tokens: int) -> Any:  # Any: vLLM's InputBatch
-    """Make a batch with the arguments that this release knows."""
-    arguments: dict[str, Any] = {  # Any: of many types
-        "max_num_reqs": MOST_REQUESTS,
-        "max_model_len": 4096,
-        "max_num_batched_tokens": 4096,
-        "device": CPU,
-        "pin_memory": False,
-        "vocab_size": VOCAB_SIZE,
-        "block_sizes": [16],
-        "kernel_block_sizes": [16],
-        "max_num_blocks_per_req": [256],
-        "num_spec_tokens": num_spec_tokens,
-        "reasoning_config": reasoning_config,
-    }
-    known = inspect.signature(InputBatch.__init__).parameters
-    return InputBatch(**{name: value for name, value in arguments.items() if name in known})
 
 
 def spec_metadata(drafts: list[list[int]]) -> Any:  # Any: vLLM's SpecDecodeMetadata
