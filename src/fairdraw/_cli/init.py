@@ -67,7 +67,9 @@ def _data(name: str) -> Mapping[str, Any]:  # Any: tables of strings, as the hea
 
 
 def _wiring(contract: str) -> _Wiring:
-    return _Wiring(**_data("contracts")[contract])
+    own = dict(_data("contracts")[contract])
+    like = _data("contracts").get(own.pop("like", ""), {})
+    return _Wiring(**{**like, **own, "arguments": like.get("arguments", {}) | own["arguments"]})
 
 
 def _text(name: str, words: Mapping[str, str] | None = None) -> str:

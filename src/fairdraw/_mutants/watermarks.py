@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,9 +18,6 @@ from fairdraw._oracles.watermarks import Marking, WatermarksOracle, contexts_of
 from fairdraw.contracts import Context, FunctionWatermarker, SamplingNoise, WatermarkBatch
 from fairdraw.contracts import WatermarkSetup as Setup
 
-Words = np.ndarray  # [...] uint64
-Places = list[tuple[int, Context]]
-
 
 def right() -> FunctionWatermarker:
     """The specification as a sampler: what every mutant would be without its fault."""
@@ -31,10 +28,7 @@ def _wrapped(kind: type[WatermarksOracle]) -> FunctionWatermarker:
     return oracles.sampler_of(kind, name=name_of(kind).removeprefix("watermarks "), unsupported=GENERATORS)
 
 
-def _as_mutant(*caught_by: str, **fields: Any) -> Any:  # Any: fields of a mutant; from a class of oracles to one
-    return mutant_as(_wrapped, *caught_by, **fields)
-
-
+_as_mutant = partial(mutant_as, _wrapped)
 _mutant = patching(_as_mutant, WatermarksOracle)
 _of_keys = patching(_as_mutant, oracles.SeveralKeysOracle)
 _of_green, _of_tournaments = (patching(_as_mutant, one) for one in (oracles.GreenListOracle, oracles.TournamentOracle))
@@ -79,13 +73,6 @@ def searches_the_last_eight_contexts(answer: list[Context], one: Marking) -> lis
     return answer[-8:]
 
 
-@_mutant("history", "WMK101")
-def searches_the_prompt(right: WatermarksOracle, one: Marking) -> list[Context]:
-    """Contexts of the prompt count as repeated, where they are not declared to."""
-    whole = [*one.text.prompt_token_ids, *one.text.output_token_ids]
-    return contexts_of(right.policy, one.setup.context_width, (), whole)[:-1]
-
-
 @_mutant("history", "WMK201")
 def forgets_what_it_has_not_drawn(answer: list[Context], one: Marking, kept: Memory) -> list[Context]:
     """Contexts are kept as tokens are drawn: a request that returns with a text begins without a history."""
@@ -116,16 +103,6 @@ def reads_rows_without_their_stride(right: WatermarksOracle, batch: WatermarkBat
     """Rows are read as if they lay one behind the other."""
     flat = torch.as_strided(batch.logits, batch.logits.shape, (batch.vocab_size, 1), batch.logits.storage_offset())
     return right.sample_watermarked(batch.replace(logits=flat.nan_to_num(0.0)), noise)
-
-
-@_mutant("sample_watermarked", "WMK101")
-def rounds_probabilities_to_half_precision(
-    right: WatermarksOracle, batch: WatermarkBatch, noise: SamplingNoise
-) -> Tensor:
-    """Where logits come in half precision, rare tokens have no probability."""
-    largest = batch.logits.amax(dim=1, keepdim=True)
-    is_lost = (batch.logits < largest - 1) & (batch.logits.dtype != torch.float32) & ~batch.is_greedy[:, None]
-    return right.sample_watermarked(batch.replace(logits=batch.logits.masked_fill(is_lost, -torch.inf)), noise)
 
 
 @_mutant("token_of", "WMK101")
@@ -168,13 +145,6 @@ def reads_the_context_of_the_first_row(right: WatermarksOracle, batch: Watermark
     return right.sample_watermarked(batch.replace(requests=texts), noise)
 
 
-@_mutant("token_of", "WMK201")
-def keeps_texts_by_row(right: WatermarksOracle, one: Marking, kept: Memory) -> int:
-    """The text that a request came with is kept, and found again by its length."""
-    known = kept.setdefault((one.setup.keys, len(one.text.output_token_ids)), one.text.output_token_ids)
-    return right.token_of(replace(one, text=replace(one.text, output_token_ids=known)))
-
-
 @_mutant("sample_watermarked", "WMK109")
 def appends_what_it_draws(answer: Tensor, batch: WatermarkBatch, noise: SamplingNoise) -> None:
     """Its history is the server's own list."""
@@ -205,7 +175,7 @@ def multiplies_the_key_by_the_last_token(right: WatermarksOracle, key: int, cont
 
 
 @_mutant("uniform", "DIST991", min_draws=2000)
-def draws_numbers_of_four_bits(right: WatermarksOracle, words: Words) -> Float64s:
+def draws_numbers_of_four_bits(right: WatermarksOracle, words: np.ndarray) -> Float64s:  # [...] uint64
     """A number is one of 16: of many tokens several have the largest, and the lowest id wins."""
     return (np.floor(16 * right.uniform(words)) + 0.5) / 16
 
@@ -253,7 +223,7 @@ def leaves_the_mean_out(right: WatermarksOracle, probs: Row32, numbers: Float64s
 @_mutant("scored", "DIST996", "WMK113", min_draws=500)
 def counts_equal_contexts_again(
     right: WatermarksOracle, setup: Setup, prompt: Sequence[int], output: Sequence[int]
-) -> Places:
+) -> oracles.Places:
     """Each token counts, also where the numbers are those of one before: plain text that repeats itself is marked."""
     contexts = contexts_of(right.policy, setup.context_width, prompt, output)
     return list(enumerate(contexts[:-1]))

@@ -51,9 +51,11 @@ def marking_context(policy: WatermarkPolicy, width: int, text: contracts.Waterma
     return now if text.is_marked and marks(policy, width, now, before) else None
 
 
-def counted_places(
-    policy: WatermarkPolicy, width: int, prompt: Sequence[int], output: Sequence[int]
-) -> list[tuple[int, Context]]:
+Places = list[tuple[int, Context]]
+"""Numbers of tokens of an output, and the contexts that they follow."""
+
+
+def counted_places(policy: WatermarkPolicy, width: int, prompt: Sequence[int], output: Sequence[int]) -> Places:
     """Return place and context of each token of an output that a detector counts: of equal contexts the first."""
     contexts, once = contexts_of(policy, width, prompt, output)[:-1], replace(policy, repeated="plain")
     return [(i, one) for i, one in enumerate(contexts) if marks(once, width, one, contexts[:i])]
@@ -194,7 +196,7 @@ class WatermarksOracle(SamplingOracle):
         numbers = [self.numbers(setup, [context], output[place] + 1)[0, 0, 0, -1] for place, context in places]
         return self.p_value(np.array(numbers))
 
-    def scored(self, setup: WatermarkSetup, prompt: Sequence[int], output: Sequence[int]) -> list[tuple[int, Context]]:
+    def scored(self, setup: WatermarkSetup, prompt: Sequence[int], output: Sequence[int]) -> Places:
         """Return place and context of each token that counts."""
         return counted_places(self.policy, setup.context_width, prompt, output)
 

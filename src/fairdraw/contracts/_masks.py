@@ -14,13 +14,7 @@ from fairdraw._core.policies import Policy
 from fairdraw._core.validation import check_answer, check_kind
 from fairdraw.contracts import _sampling
 from fairdraw.contracts._grammar import num_words
-from fairdraw.contracts._sampling import (
-    FilterPolicy,
-    SamplingBatch,
-    SamplingNoise,
-    check_sampling_batch,
-    check_sampling_noise,
-)
+from fairdraw.contracts._sampling import FilterPolicy, SamplingBatch, SamplingNoise
 
 if TYPE_CHECKING:
     import numpy as np
@@ -210,8 +204,8 @@ def sample_masks(
     Randomness:
         As `sample_tokens` of the sampling contract.
     """
-    check_sampling_batch(batch)
-    check_sampling_noise(batch, noise)
+    _sampling.check_sampling_batch(batch)
+    _sampling.check_sampling_noise(batch, noise)
     guarded = memory or GuardedRows(batch, width, getattr(noise, "seed", 0))
     with seeded(noise, batch.device):
         with calling(sampler):

@@ -229,8 +229,8 @@ def numbers_of_contexts(
     assert sampler.watermark_numbers is not None
     with calling(sampler):
         answer = sampler.watermark_numbers(setup, contexts, vocab_size)
-    num_keys, shape = 2 if sampler.policy.keys == "drawn" else 1, list(getattr(answer, "shape", ()))
-    wanted = [num_keys, max(1, *shape[1:2]) if shape else 1, len(contexts), vocab_size]
+    num_layers = max((1, *getattr(answer, "shape", ())[1:2]))
+    wanted = [2 if sampler.policy.keys == "drawn" else 1, num_layers, len(contexts), vocab_size]
     hint, dtypes = "([num_keys, num_layers, num_contexts, vocab_size]).", ("float32", "float64")
     device: Any = getattr(answer, "device", None)  # Any: there is none if the answer is no tensor
     found = check_answer("watermark_numbers", sampler.name, "numbers", answer, wanted, dtypes, device, hint)
