@@ -26,7 +26,8 @@ from fairdraw.properties._rejection_asserts import broken
 from fairdraw.properties._sampling_asserts import POSITIVE, supports_of
 from fairdraw.properties._traces import left_alone
 from fairdraw.strategies._serving_traces import noise_of_rows
-from fairdraw.strategies.watermarks import WatermarkedText, WatermarkTrace, watermark_traces
+from fairdraw.strategies.rows import bulk_rng
+from fairdraw.strategies.watermarks import WatermarkCase, WatermarkedText, watermark_cases
 
 __all__ = ["CHECKS"]
 
@@ -47,8 +48,8 @@ class WatermarkCheck(Check):
         return super().judge(sampler, under)
 
 
-def _check(code: str, cases: Cases = watermark_traces, **fields: Any) -> Callable[[Any], WatermarkCheck]:  # Any: a body
-    """Make a check of traces."""
+def _check(code: str, cases: Cases = watermark_cases, **fields: Any) -> Callable[[Any], WatermarkCheck]:  # Any: a body
+    """Make a check of steps."""
     about = {"contract": "watermarks", "cases": cases, **fields}
     return lambda body: WatermarkCheck.named(body, code, **{"body": body, **about})
 
@@ -60,24 +61,24 @@ def _has_own_noise(can: Capabilities) -> bool:
     return any(one in can for one in _OWN_NOISE[0])
 
 
-def _own_noise(can: Capabilities, **narrow: Any) -> st.SearchStrategy[WatermarkTrace]:  # Any: of `watermark_traces`
+def _own_noise(can: Capabilities, **narrow: Any) -> st.SearchStrategy[WatermarkCase]:  # Any: of `watermark_cases`
     """Draw steps in which the noise of a request is its own, where the sampler can have it so."""
     kinds = {"explicit": Capability.EXPLICIT_NOISE, "request_seed": Capability.REQUEST_SEEDS}
     kind = [word for word, need in kinds.items() if need in can][:1]
-    return watermark_traces(can, **_TELLING | dict.fromkeys(kind, True) | narrow)
+    return watermark_cases(can, **_TELLING | dict.fromkeys(kind, True) | narrow)
 
 
-_TELLING: dict[str, Any] = {  # Any: of `watermark_traces`
+_TELLING: dict[str, Any] = {  # Any: of `watermark_cases`
     **{"min_vocab_size": 31, "min_requests": 3, "max_requests": 6},
     **{"logits": POSITIVE, "temperatures": (1.0, 0.7, 2.0, 30.0), "exponentials": ("random", "twins")},
 }
 """Few rows of few tokens, or with one that is certain, draw the right one by chance."""
 
 
-def _marked(can: Capabilities, **narrow: Any) -> st.SearchStrategy[WatermarkTrace]:  # Any: of `watermark_traces`
+def _marked(can: Capabilities, **narrow: Any) -> st.SearchStrategy[WatermarkCase]:  # Any: of `watermark_cases`
     """Draw steps in which every context may mark."""
     layouts = ("contiguous", "transposed", "sliced")
-    return watermark_traces(can, greedy=False, marked=True, layouts=layouts, **_TELLING, **narrow)
+    return watermark_cases(can, greedy=False, marked=True, layouts=layouts, **_TELLING, **narrow)
 
 
 # What a row should be
@@ -160,12 +161,12 @@ class Rows:
                 yield from ((np.log(one), noise) for one in tilted)
 
 
-def _called(sampler: Watermarker, case: WatermarkTrace) -> Rows:
+def _called(sampler: Watermarker, case: WatermarkCase) -> Rows:
     """Build the first step of a case."""
     return Rows(sampler, case.batch(sampler.device), case.noise(sampler.device))
 
 
-def _require(sampler: Watermarker, case: WatermarkTrace) -> None:
+def _require(sampler: Watermarker, case: WatermarkCase) -> None:
     """Fail if a row of the first step is wrong."""
     for fault in _called(sampler, case).faults():
         broken(fault)
@@ -198,7 +199,7 @@ def marked_tokens_win_the_race_of_their_context() -> None:
 
 
 @_check("WMK102", lambda can: _marked(can, outputs=((9, 0), (12, 0), (40, 0))), weight=2.0, requires=("is_decided",))
-def equal_contexts_give_equal_tokens(sampler: Watermarker, case: WatermarkTrace) -> None:
+def equal_contexts_give_equal_tokens(sampler: Watermarker, case: WatermarkCase) -> None:
     """A marked token depends on row, key and context alone: neither on earlier text, nor on the request, nor on noise.
 
     The detector knows nothing else. Suspect a seed, a position or a request's number within the hash.
@@ -215,7 +216,7 @@ def equal_contexts_give_equal_tokens(sampler: Watermarker, case: WatermarkTrace)
     _require_same(rows, again, which, "after the same context in another text")
 
 
-def _require_unmarked(sampler: Watermarker, case: WatermarkTrace) -> None:
+def _require_unmarked(sampler: Watermarker, case: WatermarkCase) -> None:
     """Fail if a row that nothing marks gets another token where nobody wants the watermark."""
     rows = _called(sampler, case)
     plain = rows.batch.replace(requests=tuple(replace(one, is_marked=False) for one in rows.batch.requests))
@@ -246,7 +247,7 @@ def unmarked_requests_get_what_they_got_before() -> None:
     """
 
 
-@_right("WMK105", lambda can: watermark_traces(can, greedy=True, marked=True, **_TELLING), needs=(Capability.GREEDY,))
+@_right("WMK105", lambda can: watermark_cases(can, greedy=True, marked=True, **_TELLING), needs=(Capability.GREEDY,))
 def greedy_requests_get_the_largest_logit() -> None:
     """A greedy request has its argmax, whether or not it wants the watermark.
 
@@ -255,7 +256,7 @@ def greedy_requests_get_the_largest_logit() -> None:
 
 
 @_check("WMK106", _own_noise)
-def rows_do_not_depend_on_their_neighbours(sampler: Watermarker, case: WatermarkTrace) -> None:
+def rows_do_not_depend_on_their_neighbours(sampler: Watermarker, case: WatermarkCase) -> None:
     """A request gets the same token alone, and in a batch in another order.
 
     Suspect contexts, keys or flags by row that are read with another index than the logits.
@@ -270,8 +271,8 @@ def rows_do_not_depend_on_their_neighbours(sampler: Watermarker, case: Watermark
         _require_same(rows, others, which, f"as one of {len(order)} in another order", order)
 
 
-@_check("WMK109", lambda can: watermark_traces(can, marked=True), weight=0.5)
-def what_is_given_is_not_written(sampler: Watermarker, case: WatermarkTrace) -> None:
+@_check("WMK109", lambda can: watermark_cases(can, marked=True), weight=0.5)
+def what_is_given_is_not_written(sampler: Watermarker, case: WatermarkCase) -> None:
     """Logits, parameters, noise and texts are as they were before the call.
 
     Suspect scores that are added in place, and a history that is the server's own list.
@@ -286,8 +287,8 @@ def what_is_given_is_not_written(sampler: Watermarker, case: WatermarkTrace) -> 
 # The keyed numbers, and the detector
 
 
-def _alone(can: Capabilities) -> st.SearchStrategy[WatermarkTrace]:
-    return watermark_traces(can, max_requests=1)
+def _alone(can: Capabilities) -> st.SearchStrategy[WatermarkCase]:
+    return watermark_cases(can, max_requests=1)
 
 
 def _require_apart(sampler: Watermarker, pairs: Iterable[tuple[contracts.WatermarkSetup, Context]], what: str) -> None:
@@ -301,7 +302,7 @@ def _require_apart(sampler: Watermarker, pairs: Iterable[tuple[contracts.Waterma
 
 
 @_check("WMK110", _alone, requires=("watermark_numbers",))
-def every_token_of_a_context_counts(sampler: Watermarker, case: WatermarkTrace) -> None:
+def every_token_of_a_context_counts(sampler: Watermarker, case: WatermarkCase) -> None:
     """With another token anywhere in the context, or with tokens in another order, the numbers are others.
 
     Suspect a hash of the last token, a sum of tokens, and a window that is one token too short.
@@ -312,7 +313,7 @@ def every_token_of_a_context_counts(sampler: Watermarker, case: WatermarkTrace) 
 
 
 @_check("WMK111", _alone, requires=("watermark_numbers",))
-def every_bit_of_a_key_counts(sampler: Watermarker, case: WatermarkTrace) -> None:
+def every_bit_of_a_key_counts(sampler: Watermarker, case: WatermarkCase) -> None:
     """With another bit anywhere in the keys the numbers are others, whatever the context is: after token 0, too.
 
     Where they are the same, the mark is known without the key. Suspect a key that is cut to 32 bits, or read as a
@@ -325,18 +326,18 @@ def every_bit_of_a_key_counts(sampler: Watermarker, case: WatermarkTrace) -> Non
 
 
 @_check("WMK112", _alone, requires=("detect",), weight=0.3)
-def marked_texts_have_small_p_values(sampler: Watermarker, case: WatermarkTrace) -> None:
+def marked_texts_have_small_p_values(sampler: Watermarker, case: WatermarkCase) -> None:
     """The detector finds the key in a text of 48 tokens, each drawn from 64 that are equally probable.
 
     Suspect contexts that the detector pads or cuts in another way than the sampler, and a key of the other role.
     """
     width = max(4, case.context_width)  # shorter contexts come again, and count once
-    flat = WatermarkTrace(_FLAT_VOCAB, (WatermarkedText(),), case.explicit, seed=case.seed, context_width=width)
-    text = flat.batch().requests[0]
+    flat = WatermarkCase(_FLAT_VOCAB, (WatermarkedText(),), case.explicit, seed=case.seed, context_width=width)
+    (text,) = flat.texts()
     for number in range(_LONG):
         drawn = flat.replace(seed=derive_seed(case.seed, number))
-        batch = flat.batch(sampler.device).replace(requests=(text,))
-        tokens = calls.sample_marked(sampler, batch, drawn.noise(sampler.device)).tolist()
+        batch, noise = flat.batch(sampler.device, [text]), drawn.noise(sampler.device)
+        tokens = calls.sample_marked(sampler, batch, noise).tolist()
         text = replace(text, output_token_ids=[*text.output_token_ids, *tokens])
     found = calls.p_value_of(sampler, flat.setup, text.prompt_token_ids, text.output_token_ids)
     if found > _CAUGHT_BELOW:
@@ -344,7 +345,7 @@ def marked_texts_have_small_p_values(sampler: Watermarker, case: WatermarkTrace)
 
 
 @_check("WMK113", _alone, requires=("detect", "watermark_numbers", "is_decided"))
-def p_values_are_those_of_the_numbers(sampler: Watermarker, case: WatermarkTrace) -> None:
+def p_values_are_those_of_the_numbers(sampler: Watermarker, case: WatermarkCase) -> None:
     """The p-value is the tail of a sum of as many exponentials as there are tokens that count: equal contexts once.
 
     A context that counts twice is the same evidence twice: plain text that repeats itself is called marked. Suspect
@@ -363,20 +364,26 @@ def p_values_are_those_of_the_numbers(sampler: Watermarker, case: WatermarkTrace
         broken(f"{counted}, have p-value {found:.6g}; by the numbers {exact:.6g}")
 
 
-@_check("WMK201", lambda can: watermark_traces(can, max_steps=12, **_TELLING), weight=2.0)
-def every_token_of_a_serving_trace_is_right(sampler: Watermarker, case: WatermarkTrace) -> None:
-    """Requests come with texts, move from row to row, grow by what they draw, and go: each token is the right one.
+_STEPS = 12
+
+
+@_check("WMK201", lambda can: watermark_cases(can, **_TELLING), weight=2.0)
+def every_token_of_a_serving_trace_is_right(sampler: Watermarker, case: WatermarkCase) -> None:
+    """Requests come with texts, move from row to row, grow by what they draw, wait and go on: each token is right.
 
     Suspect what is kept by row and not by request, a history that is one token late, and a ring that begins anew.
     """
-    emitted: dict[int, list[int]] = {}
-    for step in range(case.num_steps):
-        if numbers := case.live(step):
-            rows = Rows(sampler, case.batch(sampler.device, step, emitted), case.noise(sampler.device, step))
-            for fault in rows.faults():
-                broken(f"step {step}: {fault}")
-            for number, token in zip(numbers, rows.tokens.tolist(), strict=True):
-                emitted.setdefault(number, []).append(token)
+    texts, rng = case.texts(), bulk_rng("served", case.seed)
+    for step in range(_STEPS):
+        served, device = case.replace(seed=derive_seed(case.seed, step)), sampler.device
+        order = rng.permutation(len(texts))[: rng.integers(1, len(texts) + 1)].tolist()
+        batch = served.batch(device, texts).replace(setup=case.setup).select(order)
+        rows = Rows(sampler, batch, noise_of_rows(served.noise(device), order))
+        for fault in rows.faults():
+            broken(f"step {step}: {fault}")
+        for number, token in zip(order, rows.tokens.tolist(), strict=True):
+            output = [*texts[number].output_token_ids, token]
+            texts[number] = replace(texts[number], output_token_ids=output)
 
 
 CHECKS = tuple(value for value in list(globals().values()) if isinstance(value, WatermarkCheck))

@@ -288,7 +288,7 @@ def _features(found: Look, batch: WatermarkBatch, noise: SamplingNoise) -> None:
 CONTRACT = Contract(
     "watermarks",
     method="sample_watermarked",
-    case="fairdraw.strategies.watermarks:WatermarkTrace",
+    case="fairdraw.strategies.watermarks:WatermarkCase",
     default="watermarks/oracle",
     reference="",
     raised="WMK100",
