@@ -69,7 +69,7 @@ def _own_noise(can: Capabilities, **narrow: Any) -> st.SearchStrategy[WatermarkC
 
 
 _TELLING: dict[str, Any] = {  # Any: of `watermark_cases`
-    **{"min_vocab_size": 31, "min_requests": 3, "max_requests": 6},
+    **{"min_vocab_size": 31, "min_requests": 3, "max_requests": 6, "filters": ()},
     **{"logits": POSITIVE, "temperatures": (1.0, 0.7, 2.0, 30.0), "exponentials": ("random", "twins")},
 }
 """Few rows of few tokens, or with one that is certain, draw the right one by chance."""
@@ -78,7 +78,7 @@ _TELLING: dict[str, Any] = {  # Any: of `watermark_cases`
 def _marked(can: Capabilities, **narrow: Any) -> st.SearchStrategy[WatermarkCase]:  # Any: of `watermark_cases`
     """Draw steps in which every context may mark."""
     layouts = ("contiguous", "transposed", "sliced")
-    return watermark_cases(can, greedy=False, marked=True, layouts=layouts, **_TELLING, **narrow)
+    return watermark_cases(can, greedy=False, marked=True, layouts=layouts, **_TELLING | {"filters": None} | narrow)
 
 
 # What a row should be
