@@ -254,7 +254,7 @@ def _play_by_the_grammar(maker: MatcherMaker, case: MatcherTrace) -> None:
 
 def _check(
     code: str, *events: str, last: Sequence[MatcherEvent] = (), cases: Cases | None = None, **fields: Any
-) -> Callable[[Any], MatcherCheck]:  # Any: other fields of a check; its body
+) -> Callable[[Callable[[], None]], MatcherCheck]:  # Any: other fields of a check
     """Make a check of traces of one grammar with these events, or of other cases; without a body they are played."""
     fields |= {"contract": "matchers", "depends_on": () if code == "MAT101" else ("MAT101",)}
     fields["cases"] = cases or (lambda can: traces.matcher_traces(can, events=events, last=last, max_grammars=1))
@@ -349,16 +349,20 @@ def what_is_forced_must_follow() -> None:
     """
 
 
-@_check("MAT109", "Walk", "RollBack", weight=0.5)
-def a_mask_is_written_into_its_row_alone(maker: MatcherMaker, case: MatcherTrace) -> None:
-    """`fill` writes all words of its row, whatever stood there, and none of the rows beside it.
-
-    Rows of a batch are used again from step to step. Bits are set and never cleared, or a word is written too many.
-    """
+def _play_in_its_row(maker: MatcherMaker, case: MatcherTrace) -> None:
+    """Play a trace, and require after each event that a mask does not depend on what stood in its row."""
     playing = Playing(maker, case)
     for event in case.events:
         playing.apply(event)
         playing.require_own_row(playing.followed[0])
+
+
+@_check("MAT109", "Walk", "RollBack", weight=0.5, body=_play_in_its_row)
+def a_mask_is_written_into_its_row_alone() -> None:
+    """`fill` writes all words of its row, whatever stood there, and none of the rows beside it.
+
+    Rows of a batch are used again from step to step. Bits are set and never cleared, or a word is written too many.
+    """
 
 
 @_exact("MAT110", cases=traces.wide_matcher_traces, weight=0.1)
