@@ -15,6 +15,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import log_error
 from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
 from fairdraw.contracts._sampling import draft_tokens, sample_tokens
+from fairdraw.properties._rejection_asserts import fresh
 from fairdraw.properties._seed_families import families_are_apart
 from fairdraw.properties._traces import asked_again, have_own_noise, left_alone, require_none, trace_checks
 from fairdraw.strategies._sampling_traces import SamplingCall, SamplingTrace, trace_for
@@ -110,7 +111,7 @@ _AT_ONCE = 64
 """Requests that are asked again together."""
 
 _TILT = 1e-4
-"""By so much a logit over its temperature is lowered, to see whether two tokens were equally good up to rounding."""
+"""By so much logits over their temperature are moved, to see whether two tokens were equally good up to rounding."""
 
 
 def requests_of_a_serving_trace_repeat(sampler: TokenSampler, trace: SamplingTrace) -> None:
@@ -155,11 +156,16 @@ def _asked_again(call: SamplingCall, rows: Ints) -> tuple[SamplingBatch, Samplin
 
 
 def _is_near_tie(sampler: TokenSampler, call: SamplingCall, row: int, first: int, again: int) -> bool:
-    """Whether the two tokens were equally good up to rounding: the one gives way to the other if it is lowered."""
+    """Whether the two tokens were equally good up to rounding: alone and tilted, it falls one way and the other."""
     batch, noise = _asked_again(call, np.array([row]))
-    lowered = batch.logits.clone()
-    lowered[0, again] -= _TILT * batch.temperature[0]
-    return int(sample_tokens(sampler, batch.replace(logits=lowered), noise).tokens[0]) == first
+
+    def tilted(more: int, less: int) -> int:
+        logits, by = batch.logits.clone(), _TILT * batch.temperature[0]
+        logits[0, more] += by
+        logits[0, less] -= by
+        return int(sample_tokens(sampler, batch.replace(logits=logits), fresh(noise)).tokens[0])
+
+    return tilted(first, again) == first and tilted(again, first) == again
 
 
 # -- seeds ------------------------------------------------------------------------------------------------------------

@@ -273,6 +273,12 @@ def keys_the_bonus_by_the_number_of_drafts(right: Pair, batch: SpecDecodeBatch) 
 
 
 @_patched("draft_key", "REJ659")
+def drafts_of_a_lone_request_share_their_noise(right: Pair, seeds: NDArray[np.uint64], step: DraftStep) -> Key:
+    """A batch of one keys all drafts of a step by the position of the first."""
+    return seeds, step.positions.numpy() - step.step * (step.batch_size == 1), _DRAFTS
+
+
+@_patched("draft_key", "REJ659")
 def drafts_by_seed_plus_position(right: Pair, seeds: NDArray[np.uint64], step: DraftStep) -> Key:
     """The drafter's key is a sum: a request says what its neighbour says a step later."""
     return seeds + step.positions.numpy().astype(np.uint64), np.zeros(step.batch_size, np.int64), _DRAFTS

@@ -41,6 +41,14 @@ def a_short_last_tile_takes_no_part(right: Oracle, probs: Row, exponentials: Row
     return right.race(probs[:kept], exponentials[:kept])
 
 
+@patched(Oracle, "sample", "SAM199")
+def one_row_loses_its_last_tile(right: Oracle, batch: Batch, noise: Noise) -> Tensor:
+    """A batch of one has a kernel of its own, in tiles of 64, which leaves out a rest."""
+    logits, size = batch.logits.clone(), batch.vocab_size
+    logits[: batch.batch_size == 1, max(64, size - size % 64) :] = -torch.inf
+    return right.sample(batch.replace(logits=logits), noise)
+
+
 @patched(Oracle, "sample", "SAM201")
 def filters_where_the_logits_lie(answer: Tensor, batch: Batch, noise: Noise) -> None:
     """In place: log-probabilities that are computed afterwards are those of another distribution."""
@@ -134,6 +142,14 @@ def requests_share_their_noise(answer: Tensor, batch: Batch, noise: SeededNoise)
 def rounds_request_seeds(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Seeds pass through a hash with few bits: neighbours get the same numbers."""
     return right.draw(batch, reseeded(noise, lambda seed: seed >> 8))
+
+
+@patched(Oracle, "draw", "SAM202")
+def equal_seeds_are_told_apart(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
+    """A seed that another request has, too, becomes another one."""
+    seeds = [*noise.request_seeds.values()]
+    told_apart = {row: seed + row * (seeds.count(seed) > 1) for row, seed in noise.request_seeds.items()}
+    return right.draw(batch, SeededNoise(noise.seed, told_apart))
 
 
 @patched(Oracle, "draw", "SAM202")

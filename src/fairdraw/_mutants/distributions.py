@@ -73,6 +73,13 @@ def neighbours_share_their_exponentials(answer: Drawn, batch: Batch, seed: int) 
     return Drawn(answer.uniforms, answer.exponentials[np.arange(batch.batch_size) // 2], seed)
 
 
+@_patched("draw", "DIST691", min_draws=4_000)
+def decisions_are_bits_of_a_word(answer: Drawn, batch: Batch, seed: int) -> Drawn:
+    """A word of 32 bits: drafts behind the 32nd are always accepted."""
+    places = np.arange(batch.num_tokens) - _first_rows(batch)
+    return Drawn(np.where(places < 32, answer.uniforms, np.float32(0)), answer.exponentials, seed)
+
+
 @_patched("draw", "DIST322", min_draws=4_000)
 def calls_share_their_noise(right: Sampler, batch: Batch, seed: int, *, kept: Memory) -> Drawn:
     """Every second call finds the noise of the call before still in its buffer."""

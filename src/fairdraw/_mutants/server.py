@@ -308,6 +308,32 @@ def bad_words_at_the_first_token(right: ToyServer, logits: Float64s, request: Re
 # -- streams and pairs ------------------------------------------------------------------------------------------------
 
 
+@_patched("drawn", "SRV171")
+def greedy_with_a_seed_is_drawn(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
+    """A request with a seed is drawn, though its temperature is 0."""
+    is_drawn = request.is_greedy and request.seed is not None
+    return right.drawn(logits, request.replace(temperature=1.0) if is_drawn else request, stream)
+
+
+@_patched("edited", "SRV171")
+def bias_without_lists_ignored(right: ToyServer, logits: Float64s, request: Request, output: Ids) -> Float64s:
+    """The path for requests without a list knows no bias."""
+    return right.edited(logits, request.replace(logit_bias=()) if request.logprobs is None else request, output)
+
+
+@_patched("edited", "SRV162")
+def min_tokens_of_streams_ignored(right: ToyServer, logits: Float64s, request: Request, output: Ids) -> Float64s:
+    """Streams may end at once."""
+    return right.edited(logits, request.replace(min_tokens=0) if request.stream else request, output)
+
+
+@_patched("seed_of", "SRV145")
+def equal_seeds_are_told_apart(right: ToyServer, request: Request, beside: Requests) -> int:
+    """A seed that another request has, too, becomes another one."""
+    others = [one.seed for one in beside if one.seed is not None]
+    return right.seed_of(request, beside) + (request.seed is not None and others.count(request.seed) > 1)
+
+
 @_patched("streamed", "SRV171")
 def stream_drops_a_token(right: ToyServer, made: Choice) -> Choice:
     """The last part of a stream is not sent."""
