@@ -145,11 +145,11 @@ def rounds_request_seeds(right: Oracle, batch: Batch, noise: SeededNoise) -> Ten
 
 
 @patched(Oracle, "draw", "SAM202")
-def equal_seeds_are_told_apart(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
+def equal_seeds_are_made_different(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """A seed that another request has, too, becomes another one."""
     seeds = [*noise.request_seeds.values()]
-    told_apart = {row: seed + row * (seeds.count(seed) > 1) for row, seed in noise.request_seeds.items()}
-    return right.draw(batch, SeededNoise(noise.seed, told_apart))
+    different = {row: seed + row * (seeds.count(seed) > 1) for row, seed in noise.request_seeds.items()}
+    return right.draw(batch, SeededNoise(noise.seed, different))
 
 
 @patched(Oracle, "draw", "SAM202")

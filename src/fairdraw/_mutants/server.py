@@ -328,7 +328,7 @@ def min_tokens_of_streams_ignored(right: ToyServer, logits: Float64s, request: R
 
 
 @_patched("seed_of", "SRV145")
-def equal_seeds_are_told_apart(right: ToyServer, request: Request, beside: Requests) -> int:
+def equal_seeds_are_made_different(right: ToyServer, request: Request, beside: Requests) -> int:
     """A seed that another request has, too, becomes another one."""
     others = [one.seed for one in beside if one.seed is not None]
     return right.seed_of(request, beside) + (request.seed is not None and others.count(request.seed) > 1)
