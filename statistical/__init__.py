@@ -5,8 +5,8 @@ From the exact distribution to a verdict, in the order in which the modules buil
 * `_count_tables`: what is counted, and the null distribution of the counts.
 * `_pooling`, `_design`: which cells are counted together, and which distance a budget of draws can show.
 * `_evidence`, `_decision`: an e-process decides, checkpoint after checkpoint; all else is computed once at the end.
-* `_distributions`, `_outcomes`, `_rejection_statistics`: S1 to S5 of the rejection contract, by enumeration.
-* `_pit`, `_projections`, `_production`: S9, the same at production vocabularies, one token at a time.
+* `_distributions`, `_outcomes`, `_rejection_statistics`: S1 to S4 of the rejection contract, by enumeration.
+* `_pit`, `_projections`: tokens of any distribution as uniform numbers, by rank, by id and by projections of it.
 * `_dependence`, `_noise_quality`, `_pair_statistics`: what draws share, how fine noise is, a drafter and its verifier.
 * `_slices`, `_trace_draws`: draws of serving traces as bets, in every slice of their features.
 * `_workloads`, `_sampling_workloads` and others: what a check draws from, prepared for a budget.

@@ -3,22 +3,21 @@
 Random distributions are good at finding crashes and bad at finding unfairness: most of them hardly ever reject, or
 hardly ever reach the bonus token. These are chosen. Their rows are peaked, target and draft disagree (40 to 56 %
 rejections per step), and each has tokens without target probability and tokens that the drafter cannot draw.
-`AGREEING` has equal target and draft, so that every row ends in a bonus token. `RAGGED` mixes requests of different
-length whose distributions differ, so that reading a neighbour's row cannot go unnoticed.
+`RAGGED` mixes requests of different length whose distributions differ, so that reading a neighbour's row cannot go
+unnoticed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, SpecDecodeBatch
+from fairdraw.contracts import SpecDecodeBatch
 from fairdraw.statistical import _distributions as distributions
 from fairdraw.statistical._validation import check_probs, refuse
 
@@ -31,21 +30,11 @@ class RequestDistributions:
         target_logits: One row per draft token, and one for the bonus token; the sampler gets the former as they are.
         draft_probs: What each draft token is drawn from.
         one_hot: The sampler does not get `draft_probs`.
-        temperature: Of the batch; 0 for a greedy request, whose target is certain. Others are informative only.
-        has_seed: It has a generator of its own, with a fresh seed in every call.
-        placeholders: Positions whose draft is -1: never accepted, and the target itself is recovered. One-hot only.
-        rates: Acceptance probability per position instead of the ratio.
-        words: What distinguishes it from the others of its configuration, for reports.
     """
 
     target_logits: NDArray[np.floating]  # [num_draft + 1, vocab_size] float32
     draft_probs: NDArray[np.floating]  # [num_draft, vocab_size] float32
     one_hot: bool = False
-    temperature: float = 1.0
-    has_seed: bool = False
-    placeholders: tuple[int, ...] = ()
-    rates: tuple[float, ...] | None = None
-    words: str = ""
 
     @property
     def num_draft(self) -> int:
@@ -58,21 +47,8 @@ class RequestDistributions:
         return int(self.target_logits.shape[1])
 
     def exact_target_probs(self) -> NDArray[np.float64]:  # [num_draft + 1, vocab_size] float64
-        """The target distributions that the stored logits stand for; certain for drafts of a greedy request."""
-        probs: NDArray[np.float64] = distributions.softmax_probs(self.target_logits)
-        if self.temperature == GREEDY_TEMPERATURE:
-            probs[:-1] = np.eye(self.vocab_size)[np.argmax(self.target_logits[:-1], axis=1)]
-        return probs
-
-    def drafts_at(self, position: int) -> tuple[int, ...]:
-        """The draft tokens that may be given there."""
-        return (PLACEHOLDER_TOKEN_ID,) if position in self.placeholders else tuple(range(self.vocab_size))
-
-    def draft_prob(self, position: int, draft_token_id: int) -> float:
-        """How often that draft token is given there."""
-        if position in self.placeholders:
-            return float(draft_token_id == PLACEHOLDER_TOKEN_ID)
-        return float(self.exact_draft_probs()[position, draft_token_id])
+        """Return the target distributions that the stored logits stand for."""
+        return distributions.softmax_probs(self.target_logits)
 
     def exact_draft_probs(self) -> NDArray[np.float64]:  # [num_draft, vocab_size] float64
         """The draft distributions that the stored probabilities stand for."""
@@ -80,18 +56,11 @@ class RequestDistributions:
 
     def acceptance(self, position: int) -> NDArray[np.float64]:  # [vocab_size] float64
         """The acceptance probability of each draft token, given what the sampler gets."""
-        if position in self.placeholders:
-            return np.zeros(self.vocab_size)
-        if self.rates is not None:
-            return np.full(self.vocab_size, np.float64(np.float32(self.rates[position])))
         target = self.exact_target_probs()[position]
         return target if self.one_hot else distributions.acceptance_probs(target, self.exact_draft_probs()[position])
 
     def residual(self, position: int, draft_token_id: int) -> NDArray[np.float64]:  # [vocab_size] float64
         """The distribution of the token recovered after this draft token; zeros if it is never rejected."""
-        if draft_token_id == PLACEHOLDER_TOKEN_ID:
-            target: NDArray[np.float64] = self.exact_target_probs()[position]
-            return target
         draft = np.eye(self.vocab_size)[draft_token_id] if self.one_hot else self.exact_draft_probs()[position]
         return distributions.residual_probs(self.exact_target_probs()[position], draft)
 
@@ -159,9 +128,6 @@ class Configuration:
             return draw_tokens(probs, uniforms)
 
         drafts = draw(np.concatenate([request.exact_draft_probs() for request in self.requests]), seed)
-        placeholder = [i in request.placeholders for request in self.requests for i in range(request.num_draft)]
-        if any(placeholder):
-            drafts[:, np.flatnonzero(placeholder).tolist()] = PLACEHOLDER_TOKEN_ID
         last = np.stack([request.exact_target_probs()[-1] for request in self.requests])
         bonus = draw(last, derive_seed("bonus", seed))
         template, where = _template(self, batch_size, device), "" if device == "cpu" else f", device={device!r}"
@@ -172,13 +138,6 @@ class Configuration:
             num_draft_tokens=list(template.num_draft_tokens),
             origin=f"{self}.batch({batch_size}, seed={seed}{where})",
         )
-
-    def request_seeds(self, batch_size: int, seed: int) -> dict[int, int]:
-        """A seed for each request that has one: any 62 bits, fresh for every `seed`."""
-        has_seed = [request.has_seed for request in self.requests]
-        own = np.flatnonzero(np.tile(has_seed, batch_size // len(has_seed))).tolist()
-        rng = np.random.default_rng(derive_seed("request seeds", seed))
-        return dict(zip(own, rng.integers(0, 2**62, len(own)).tolist(), strict=True))
 
 
 def repeated(
@@ -220,31 +179,24 @@ def _template(configuration: Configuration, batch_size: int, device: str) -> Spe
         draft_probs=None if requests[0].one_hot else torch.from_numpy(np.tile(draft_probs, (num_cycles, 1))),
         target_logits=torch.from_numpy(np.tile(target_logits, (num_cycles, 1))),
         bonus_token_ids=torch.zeros((batch_size, 1), dtype=torch.int32),
-        temperature=torch.tensor([request.temperature for request in requests] * num_cycles),
-        synthetic_rates=None if requests[0].rates is None else torch.tensor(requests[0].rates),
+        temperature=torch.ones(batch_size),
     ).to(device)
     check_batch(template)
     return template
 
 
 _TARGET = [[0.40, 0.25, 0.15, 0.10, 0.10, 0.0], [0.05, 0.30, 0.30, 0.20, 0.0, 0.15], [0.1, 0.1, 0.2, 0.3, 0.3, 0.0]]
-_UNTIED = [_TARGET[0], [0.05, 0.34, 0.26, 0.20, 0.0, 0.15], [0.1, 0.1, 0.2, 0.35, 0.25, 0.0]]
-"""For greedy requests: which of equal logits is taken is open (`lowest-id-ties`)."""
 _DRAFT = [[0.10, 0.20, 0.30, 0.25, 0.05, 0.10], [0.30, 0.25, 0.10, 0.15, 0.20, 0.0]]
 _PEAKED_TARGET = [[0.6, 0.2, 0.1, 0.05, 0.05, 0.0], [0.1, 0.1, 0.0, 0.6, 0.1, 0.1], [0.0, 0.3, 0.3, 0.2, 0.1, 0.1]]
 _PEAKED_DRAFT = [[0.8, 0.1, 0.05, 0.0, 0.0, 0.05], [0.05, 0.1, 0.05, 0.7, 0.1, 0.0]]
-_SAME = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]
 
-DISAGREEING = Configuration("disagreeing", (request_distributions(_TARGET, _DRAFT),), ("S1", "S2", "S3", "S4", "S5"))
+DISAGREEING = Configuration("disagreeing", (request_distributions(_TARGET, _DRAFT),), ("S1", "S2", "S3", "S4"))
 """0, 1 and 2 drafts are accepted in 40, 27 and 33 % of rows."""
 
 ONE_HOT = Configuration(
     "one-hot", (request_distributions(_PEAKED_TARGET, _PEAKED_DRAFT, one_hot=True),), ("S1", "S2", "S3", "S4", "SD")
 )
 """0, 1 and 2 drafts are accepted in 49, 28 and 23 % of rows."""
-
-AGREEING = Configuration("agreeing", (request_distributions([_SAME] * 3, [_SAME] * 2),), ("S1", "S5"))
-"""Both drafts are accepted in every row."""
 
 RAGGED = Configuration(
     "ragged",
@@ -258,43 +210,4 @@ RAGGED = Configuration(
 )
 """Requests of 2, 1, 0 and 2 drafts, no two of them with the same distributions."""
 
-_SURE_DRAFTS = [[0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]]
-"""Draft distributions of a drafter that is certain: a one-hot draft in a dense batch."""
-
-
-def mixed(
-    *, dense: bool, seeds: bool = False, greedy: bool = False, ragged: bool = False, placeholders: bool = False
-) -> Configuration:
-    """Requests as they stand side by side in a server, seven in a cycle: no power of two divides their places.
-
-    With and without a seed of their own, greedy and random, of 0 to 2 drafts and of other temperatures (informative:
-    they are applied already), a drafter that is certain, and a request with a placeholder draft.
-    """
-
-    def made(
-        words: str,
-        target: list[list[float]],
-        draft: list[list[float]],
-        **fields: Any,  # Any: fields of a request
-    ) -> RequestDistributions:
-        size = 2 if not ragged else len(draft)
-        drafts = np.array((*draft, *_DRAFT[len(draft) :]), dtype=np.float64)[:size].reshape(size, 6)
-        found = request_distributions((*target[:size], target[-1]), drafts, one_hot=not dense, roll=fields.pop("roll"))
-        kept = {**fields, "has_seed": seeds and fields.get("has_seed", False)}
-        if fields.get("temperature") == GREEDY_TEMPERATURE and not greedy:
-            kept["temperature"] = 1.0
-        return replace(found, words=words, **kept)
-
-    requests = (
-        made("between others", _TARGET, _DRAFT, roll=0, temperature=0.7),
-        made("seeded", _TARGET, _DRAFT, roll=2, has_seed=True),
-        made("greedy", _UNTIED, _DRAFT, roll=1, temperature=GREEDY_TEMPERATURE),
-        made("seeded, one draft", _TARGET, _DRAFT[:1], roll=3, has_seed=True, temperature=1.8),
-        made("without drafts", _TARGET, [], roll=0),
-        made("certain drafter", _PEAKED_TARGET, _SURE_DRAFTS, roll=4, placeholders=(0,) if placeholders else ()),
-        made("seeded, greedy", _UNTIED, _DRAFT[:1], roll=5, has_seed=True, temperature=GREEDY_TEMPERATURE),
-    )
-    return Configuration(f"mixed, {'dense' if dense else 'one-hot'}", requests, ("S1", "S2"))
-
-
-CONFIGURATIONS = (DISAGREEING, ONE_HOT, AGREEING, RAGGED)
+CONFIGURATIONS = (DISAGREEING, ONE_HOT, RAGGED)

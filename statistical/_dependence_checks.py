@@ -99,15 +99,6 @@ def draws_reach_every_rare_token() -> tuple[str, ...]:
     return ("N1",)
 
 
-@_rejection("DIST342", quality.tiny_acceptance, needs=(_TOKEN,), depends_on="DIST104")
-def drafts_are_accepted_with_tiny_probabilities_too() -> tuple[str, ...]:
-    """Drafts of acceptance probability down to 2**-14, and 1 minus these, are accepted as often as that says.
-
-    Uniforms of 11 bits or fewer (half precision), or uniforms that never come near 0 or 1.
-    """
-    return ("N2",)
-
-
 @_both(("DIST343", quality.rejection_fine_odds), ("DIST772", quality.sampling_fine_odds), fast_only=True)
 def tokens_come_as_often_as_they_should_to_a_thousandth() -> tuple[str, ...]:
     """Probabilities of 0.1 and 0.9, and others halfway between numbers of 8 bits, are met to a thousandth.

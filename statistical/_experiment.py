@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, RejectionSampler
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, RejectionSampler
 from fairdraw.contracts._rejection import emit_on_device
 from fairdraw.statistical import _rejection_statistics as rejection
 from fairdraw.statistical._configurations import Configuration, RequestDistributions
@@ -48,7 +48,6 @@ class Experiment:
         for kind, request in enumerate(requests):
             outcomes = enumerate_outcomes(request)
             suffix = f", request {kind}" if len(requests) > 1 else ""
-            suffix += f" ({request.words})" if request.words else ""
             # Directed statistics cost as many enumerations: if the configuration is made for them.
             directed = directed_statistics(outcomes) if "SD" in self.configuration.targets else []
             own = [*self._statistics(request), *directed]
@@ -70,14 +69,10 @@ class Experiment:
         """All statistics that make sense for a request of this length."""
         if request.num_draft == 0:
             return [rejection.output_row()]
-        if request.temperature == GREEDY_TEMPERATURE:
-            return [rejection.output_row(), rejection.completed_row(request.num_draft)]
         by_position = (rejection.recovered_by_draft, rejection.accepted_draft)
         return [
             rejection.output_row(),
             rejection.completed_row(request.num_draft),
-            rejection.accepted_count(),
-            rejection.bonus_by_draft(),
             *(make(position) for make in by_position for position in range(request.num_draft)),
         ]
 
@@ -108,7 +103,7 @@ class Experiment:
         # A copy, because a sampler may overwrite its inputs.
         per_cycle = sum(request.num_draft for request in requests)
         given = batch.draft_token_ids.clone().view(self.batch_size // len(requests), per_cycle)
-        noise = noise_for(noise_kind(sampler), batch, seed, self.configuration.request_seeds(self.batch_size, seed))
+        noise = noise_for(noise_kind(sampler), batch, seed)
         output = emit_on_device(sampler, batch, noise)
         uniforms = fill.draw(*output.shape)
         found = []

@@ -7,8 +7,6 @@
   kind has 2**-28 each: they win if an epsilon was added to an exponential of 0, or if it was clamped there. A fast
   sampler has all kinds in one row. A slow one draws from a large vocabulary of the third kind besides: four or eight
   rows at each checkpoint, and 280 more if these took little time (those of JAX do, an interpreter's do not).
-* Tiny acceptance (N2). Drafts are accepted, and others rejected, with probability 2**-8 to 2**-14 (`smoke`: 2**-5 to
-  2**-11).
 * Fine odds (N3). Millions of draws from two short rows. In one, a token of 0.1 beside one of 0.88 wins less often if
   exponentials end at 4, and tokens of 0.01 at both ends lose by uniforms that never come near 0 or 1. In the other,
   probabilities lie halfway between numbers of 8 bits: half of them grow if they are rounded to bfloat16, the others
@@ -21,9 +19,8 @@ What is resolved, of numbers that are multiples of 2**-bits:
     there: 23 bits at `ci`, also of a slow sampler that draws from 131072 tokens in 25 ms; one of 8 million is 0 then,
     and it takes a dozen. That end at some number: at 3 or below at `smoke`, at 4 or below at `ci` (at 5 they change no
     probability by more than 0.05 %). Uniforms of an inverse CDF that stay 0.001 away from 0 or 1: at `ci`. Rounded
-    probabilities: 8 bits at `ci`.
-    Acceptance: 8 bits at `smoke`, 11 at `ci`. Numbers of 23 and 24 bits, as `torch.rand` gives them, are right for
-    practical purposes and pass; the number of rows is bounded so that they always do.
+    probabilities: 8 bits at `ci`. Numbers of 23 and 24 bits, as `torch.rand` gives them, are right for practical
+    purposes and pass; the number of rows is bounded so that they always do.
 
 Null, exactly:
     Draws are independent, with cell probabilities from the stored logits in float64. A token of the 2**-50 is counted
@@ -44,7 +41,7 @@ from numpy.typing import NDArray
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability, SpecDecodeBatch
 from fairdraw.contracts._sampling import sample_tokens
-from fairdraw.statistical._configurations import Configuration, repeated, request_distributions
+from fairdraw.statistical._configurations import repeated
 from fairdraw.statistical._count_tables import NO_CELL, Counts, Table, count_codes, sum_counts
 from fairdraw.statistical._dependence_workloads import plain_batch, plain_noise
 from fairdraw.statistical._distributions import softmax_probs
@@ -259,84 +256,6 @@ def _rejected(logits: NDArray[np.float32], size: int, device: str, *, dense: boo
     """One draft per request, the impossible token 1; all have the same logits, [vocab_size] float32."""
     probs, origin = np.eye(1, len(logits), 1, np.float32), f"<{size} rejected drafts, vocab_size={len(logits)}>"
     return repeated(np.array([1]), size, logits[None], probs if dense else None, origin).to(device)
-
-
-# -- tiny acceptance --------------------------------------------------------------------------------------------------
-
-_RARITIES = ("N2 answers that are rarely given", "N2 answers that are hardly ever given")
-_RARITY_OF, _IS_REJECTION = np.array([0, 1, 1, 0, 1, 1]), np.array([False, False, False, True, True, True])
-"""Kinds of requests are counted together, by how rare the rare answer is, as the rarest would be too rare alone."""
-
-_FEWEST_PER_GROUP, _FINEST = 58, 14
-
-
-def _tiny_probs(num_draws: int) -> tuple[float, ...]:
-    """Probabilities of acceptance, by kind: as small as brings each group a dozen events."""
-    bits = min(_FINEST, max(4, int(np.log2(max(1, num_draws / _FEWEST_PER_GROUP)))))
-    rare = tuple(2.0**-one for one in (max(1, bits - 4), bits, bits + 2))
-    return (*rare, *(1 - prob for prob in rare))
-
-
-def _tiny(accepted: tuple[float, ...], *, dense: bool) -> Configuration:
-    """One draft per request, token 0; three others are recovered."""
-    rows = (
-        request_distributions(
-            [[prob, *[(1 - prob) * share for share in (0.5, 0.3, 0.2)]]] * 2, [[1.0, 0, 0, 0]], one_hot=not dense
-        )
-        for prob in accepted
-    )
-    return Configuration("tiny acceptance", tuple(rows), ())
-
-
-@Workload.of("rejection: tiny acceptance", "tiny acceptance", 0.8, 0.2, Capability.DENSE_DRAFTS)
-def tiny_acceptance(setting: Setting) -> SamplingPlan:
-    """N2: how often drafts are accepted that hardly ever, or nearly always, are."""
-    kinds = len(_RARITY_OF)
-    given = _tiny(_tiny_probs(setting.num_draws), dense=Capability.DENSE_DRAFTS in setting.supported)
-    batch_size = min(4098, max(kinds, setting.num_draws // (8 * kinds) * kinds))
-    num_calls = max(1, setting.num_draws // (8 * batch_size))
-
-    def count(sampler: Any, seed: int) -> Counts:  # Any: under the rejection contract
-        seeds = (derive_seed("tiny", seed, number) for number in range(num_calls))
-        return sum_counts(_count_tiny(draw_rows(sampler, given.batch(batch_size, s, setting.device), s)) for s in seeds)
-
-    accepted = np.array([request.acceptance(0)[0] for request in given.requests])
-    tables = _tiny_tables(accepted, num_calls * batch_size // kinds)
-    num_checkpoints = setting.num_draws // (num_calls * batch_size)
-    return ExplainedPlan(tables, count, num_checkpoints, num_calls * batch_size, _explain_tiny)
-
-
-def _tiny_tables(accepted: NDArray[np.float64], per_kind: int) -> dict[str, Table]:  # [num_kinds] float64
-    """One of each rarity: the rare acceptance, the rare rejection, and what usually happens.
-
-    A call has fixed numbers of each kind, so that counts vary a little less than in a multinomial table: by the rare
-    probability itself. The rarest events may have no power.
-    """
-    rare, label = np.where(_IS_REJECTION, 1 - accepted, accepted), ("accepted", "rejected", "as usual").__getitem__
-    tables = {}
-    for rarity, name in enumerate(_RARITIES):
-        own = np.equal(_RARITY_OF, rarity)
-        both = [float(rare[own & np.equal(_IS_REJECTION, side)].sum() / own.sum()) for side in (False, True)]
-        probs, num_draws = np.array([*both, 1 - sum(both)]), per_kind * int(own.sum())
-        tables[name] = Table(probs, label=label, num_draws=num_draws, is_optional=rarity == 1)
-    return tables
-
-
-def _count_tiny(tokens: NDArray[np.int32]) -> Counts:  # [batch_size, 2] int32
-    """What is rare, by rarity."""
-    kinds = np.arange(len(tokens)) % len(_RARITY_OF)
-    is_rare = ((tokens >= 0).sum(axis=1) < 2) == _IS_REJECTION[kinds]
-    cells = np.where(is_rare, _IS_REJECTION[kinds].astype(np.int64), 2)
-    return {name: count_codes(cells[_RARITY_OF[kinds] == i], 3) for i, name in enumerate(_RARITIES)}
-
-
-def _explain_tiny(counts: Sequence[Counts], name: str) -> str:
-    """Which way the rarest events go."""
-    total = sum(one[rarity] for one in counts for rarity in _RARITIES)
-    return (
-        "uniforms have too few bits or miss an end: against the odds, which are equal, "
-        f"{total[0]} drafts were accepted and {total[1]} rejected"  # type: ignore[index]
-    )
 
 
 # -- fine odds --------------------------------------------------------------------------------------------------------

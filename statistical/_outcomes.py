@@ -117,8 +117,8 @@ def enumerate_outcomes(request: RequestDistributions) -> Outcomes:
     """
     rows, probs, num_draft = [], [], request.num_draft
     bonus = request.exact_target_probs()[-1]
-    for drafts in itertools.product(*map(request.drafts_at, range(num_draft))):
-        reach = float(np.prod([request.draft_prob(*given) for given in enumerate(drafts)]))
+    for drafts in itertools.product(range(request.vocab_size), repeat=num_draft):
+        reach = float(np.prod(request.exact_draft_probs()[np.arange(num_draft), drafts]))
         for position in range(num_draft + 1):
             if reach == 0:
                 break

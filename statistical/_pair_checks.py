@@ -83,7 +83,7 @@ def recovered_tokens_are_drawn_with_noise_that_the_drafter_has_not_used() -> tup
 def bonus_tokens_are_drawn_with_noise_that_the_drafter_has_not_used() -> tuple[str, ...]:
     """After all drafts of the sampler's own drafter, the bonus token follows the target and nothing else.
 
-    If it does for drafts from the suite (DIST204), the bonus token shares its noise with the last draft: a position
+    If it does for drafts from the suite, the bonus token shares its noise with the last draft: a position
     that is one too low, or a row of noise that is used twice.
     """
     return ("P4",)

@@ -60,12 +60,12 @@ class Kind(StrEnum):
         """The kind of the table called `name`.
 
         Example:
-            >>> [str(Kind.of(n)) for n in ("S9 emitted token by rank", "S4 accepted count", "S1 output row")]
+            >>> [str(Kind.of(n)) for n in ("T8 token by rank", "D5 accepted drafts of a call", "S1 output row")]
             ['mass', 'lengths', 'cells']
         """
-        if re.search(r"\bS9\b|by (rank|id)$", name):
+        if name.endswith((" by rank", " by id")):
             return cls.MASS
-        return cls.LENGTHS if re.search(r"accepted (count|drafts)", name) else cls.CELLS
+        return cls.LENGTHS if "accepted drafts" in name else cls.CELLS
 
 
 @dataclass(frozen=True)

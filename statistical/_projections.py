@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fairdraw._core.array_types import Flags, Float64s, Ints
 from fairdraw.statistical._count_tables import Table
-from fairdraw.statistical._pit import IMPOSSIBLE, Order, PitCells, randomised_pit, starting_mass
+from fairdraw.statistical._pit import IMPOSSIBLE, Order, PitCells, randomised_pit
 
 LANES = "id modulo "
 _LANE_SIZES = (2, 4, 8, 32)
@@ -113,64 +113,6 @@ def cell_masses(
     return {one.name: part for one, part in zip(own, parts, strict=True)}
 
 
-@dataclass(frozen=True, eq=False)
-class PitDistributions:
-    """A pool of distributions over the cells of one way to count, ready to transform tokens by look-up.
-
-    Args:
-        probs: Of the tokens.
-        cell_of: The cell of each token, in all distributions alike or in each.
-    """
-
-    probs: Float64s  # [num_distributions, vocab_size] float64
-    possible: Flags  # [num_distributions, vocab_size] bool
-    masses: Float64s  # [num_distributions, num_cells] float64
-    starts: Float64s  # [num_distributions, num_cells] float64
-    cell_of: NDArray[np.integer]  # [1 | num_distributions, vocab_size] int64 | uint8
-
-    @classmethod
-    def by_way(
-        cls,
-        probs: Float64s,  # [num_distributions, vocab_size] float64
-        possible: Flags,  # [num_distributions, vocab_size] bool
-    ) -> dict[str, PitDistributions]:
-        """Return the same distributions by rank, by id and by each projection of the id."""
-        ids = np.arange(probs.shape[1])
-        found = {str(one): cls(probs, possible, probs, starting_mass(probs, one), ids[None]) for one in Order}
-        masses = cell_masses(probs)
-        for one in projections(ids.size):
-            is_beaten = _is_beaten(probs, one.block) if one.block else None
-            cells = one.cells(ids)[None] if is_beaten is None else is_beaten.astype(np.int64)
-            own = masses[one.name] if is_beaten is None else _of_beaten(probs, is_beaten)
-            found[one.name] = cls(probs, possible, own, np.cumsum(own, axis=1) - own, cells.astype(np.uint8))
-        return found  # pyright: ignore[reportReturnType]  # made by `cls`
-
-    def transform(
-        self,
-        distribution_ids: Ints,  # [num_samples] int64
-        token_ids: NDArray[np.int32],  # [num_samples] int32
-        uniforms: Float64s,  # [num_samples] float64
-        left_out: NDArray[np.int32] | None = None,  # [num_samples] int32
-    ) -> Float64s:  # [num_samples] float64
-        """Transform one token per row, as `randomised_pit`.
-
-        Args:
-            left_out: A token per sample that cannot be drawn, whose probability the others share: a rejected one-hot
-                draft.
-        """
-        known = (token_ids >= 0) & (token_ids < self.cell_of.shape[1])
-        tokens, kinds = np.where(known, token_ids, 0), np.minimum(distribution_ids, len(self.cell_of) - 1)
-        possible, cells = known & self.possible[distribution_ids, tokens], self.cell_of[kinds, tokens]
-        starts, masses = self.starts[distribution_ids, cells], self.masses[distribution_ids, cells]
-        if left_out is not None:
-            lost, other = self.probs[distribution_ids, left_out], self.cell_of[kinds, left_out]
-            scale = 1 / np.maximum(1 - lost, np.finfo(np.float64).tiny)
-            starts = (starts - np.where(self.starts[distribution_ids, other] < starts, lost, 0.0)) * scale
-            masses = np.maximum(masses - np.where(other == cells, lost, 0.0), 0.0) * scale
-            possible &= token_ids != left_out
-        return _numbers(starts, masses, uniforms, possible)
-
-
 def _of_beaten(probs: Float64s, is_beaten: Flags) -> Float64s:  # [num_rows, 2] float64
     beaten = (probs * is_beaten).sum(axis=1, keepdims=True)
     return np.concatenate([probs.sum(axis=1, keepdims=True) - beaten, beaten], axis=1)
@@ -254,14 +196,3 @@ class TokenTables:
     def count(self, numbers: Mapping[str, Float64s]) -> dict[str, Ints]:
         """Return the count tables of transforms by way."""
         return {f"{self._name} by {way}": cells.count(numbers[way]) for way, cells in self._cells.items()}
-
-    def count_pool(
-        self,
-        pool: Mapping[str, PitDistributions],
-        distribution_ids: Ints,  # [num_samples] int64
-        token_ids: NDArray[np.int32],  # [num_samples] int32
-        uniforms: Float64s,  # [num_samples] float64
-    ) -> dict[str, Ints]:
-        """Return the count tables of tokens of a pool's rows."""
-        ways = pool.items()
-        return self.count({way: one.transform(distribution_ids, token_ids, uniforms) for way, one in ways})

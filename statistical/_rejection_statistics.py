@@ -4,7 +4,7 @@ Each statistic turns rows into digits, and digits into the cells of a table. Its
 possible outcomes (`_outcomes.enumerate_outcomes`), so it follows from the definition alone. Rows in which its event did
 not occur are left out. What remains has the conditional distribution, and e-values stay valid.
 
-S9, for vocabularies too large to enumerate, is in `_production`. Draft tokens come from the harness's own stream.
+Draft tokens come from the harness's own stream.
 """
 
 from __future__ import annotations
@@ -149,16 +149,6 @@ def recovered_by_draft(position: int) -> Statistic:
     )
 
 
-def accepted_count() -> Statistic:
-    """S4: the number of accepted drafts.
-
-    Null: multinomial.
-    Catches: silent slow-down, ignored draft probabilities, one uniform for all positions.
-    Blind to: which tokens are emitted.
-    """
-    return Statistic("S4", "accepted count", lambda rows: Digits((rows.num_emitted - 1,), (rows.num_draft + 1,)))
-
-
 def accepted_draft(position: int) -> Statistic:
     """S4: draft token x accepted or not, given that `position` is reached.
 
@@ -173,18 +163,3 @@ def accepted_draft(position: int) -> Statistic:
         return Digits(values, (rows.vocab_size, 2), emitted > position)
 
     return Statistic("S4", f"draft token x acceptance at position {position}", digits, ("draft", "accepted"))
-
-
-def bonus_by_draft() -> Statistic:
-    """S5: last draft token x bonus token, given that all drafts are accepted.
-
-    Null: independent; the bonus token follows the target distribution after the last draft.
-    Catches: a bonus token from another row or position, or one that shares its noise with the drafter.
-    Blind to: rows that reject.
-    """
-
-    def digits(rows: Rows) -> Digits:
-        values = (rows.draft_token_ids[..., -1], rows.tokens[..., -1])
-        return Digits(values, (rows.vocab_size,) * 2, rows.num_emitted == rows.num_draft + 1)
-
-    return Statistic("S5", "last draft x bonus token", digits, ("last draft", "bonus"))

@@ -1,9 +1,7 @@
 """What the statistical checks of the sampling contract draw from, and the tables that they fill.
 
-* Small distributions: eight tokens, requests with different parameters side by side. Every support is settled: no
-  correct sampler can disagree about it (`_oracles.supports`), so the distribution is exact.
-* Production vocabulary: no two rows alike, temperatures and min-p per request; tokens become uniform numbers.
-* Largest vocabularies: the same at 151936 and 262144 tokens, few draws, with each filter.
+Eight tokens, requests with different parameters side by side. Every support is settled: no correct sampler can disagree
+about it (`_oracles.supports`), so the distribution is exact.
 
 Distributions are those of the sampler's own `FilterPolicy`: orders of filters differ legitimately.
 
@@ -14,8 +12,7 @@ distribution that is left (`supported_kinds`). So a sampler without filters is j
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +24,7 @@ from fairdraw._oracles.sampling import requests_of
 from fairdraw._oracles.supports import support_of
 from fairdraw.contracts import Capability, FilterPolicy, SamplingBatch
 from fairdraw.contracts._sampling import sample_tokens
-from fairdraw.statistical._count_tables import Counts, Table, count_codes, sum_counts
-from fairdraw.statistical._pit import PitCells
-from fairdraw.statistical._projections import PitDistributions, TokenTables
+from fairdraw.statistical._count_tables import Counts, Table, count_codes
 from fairdraw.statistical._sampling_requests import FILTERS, Kind, batch_of, noise_of
 from fairdraw.statistical._workloads import NUM_CHECKPOINTS, SamplingPlan, Setting, Workload, checkpoints
 
@@ -145,111 +140,3 @@ def _count_small(
         name: count_codes(known[:, rows, number].ravel(), size)
         for name, number, rows in _rows_of_tables(cycle, is_seeded)
     }
-
-
-_VOCAB_SIZE, _SMALLER_VOCAB_SIZE, _NUM_DISTRIBUTIONS = 32768, 1024, 16
-"""The smaller vocabulary is for samplers that do not support a large one."""
-
-_PRODUCTION_KINDS = (
-    Kind("plain"),
-    Kind("cool", temperature=0.6),
-    Kind("warm", temperature=1.5, min_p=0.02),
-    Kind("as it is, once more"),
-)
-
-
-@dataclass(frozen=True, eq=False)
-class _Pool:
-    """Rows of logits, the parameters of their requests, and their distributions ready for look-up."""
-
-    logits: NDArray[np.float32]  # [num_distributions, vocab_size] float32
-    kinds: tuple[Kind, ...]
-    distributions: dict[str, PitDistributions]
-
-    def batch(self, distribution_ids: NDArray[np.int64], positions: NDArray[np.int64], device: str) -> SamplingBatch:
-        """A batch whose row `i` is row `distribution_ids[i]` of the pool."""
-        return batch_of([self.kinds[i] for i in distribution_ids], self.logits[distribution_ids], positions, device)
-
-
-@lru_cache(maxsize=2)
-def _pool(filters: FilterPolicy, supported: frozenset[Capability]) -> _Pool:
-    """Normal logits at scales 1 to 6; every fourth row forbids half of the vocabulary."""
-    vocab_size = _VOCAB_SIZE if Capability.LARGE_VOCAB in supported else _SMALLER_VOCAB_SIZE
-    rng = np.random.default_rng(derive_seed("sampling pool", vocab_size, _NUM_DISTRIBUTIONS))
-    logits = rng.normal(size=(_NUM_DISTRIBUTIONS, vocab_size)) * np.geomspace(1, 6, _NUM_DISTRIBUTIONS)[:, None]
-    logits[::4][rng.random(logits[::4].shape) < 0.5] = -np.inf
-    cycle = supported_kinds(_PRODUCTION_KINDS, supported)
-    return _as_pool(logits.astype(np.float32), cycle * (_NUM_DISTRIBUTIONS // len(cycle)), filters)
-
-
-def _as_pool(logits: NDArray[np.float32], kinds: tuple[Kind, ...], filters: FilterPolicy) -> _Pool:
-    """Rows and their kinds, with their distributions."""
-    batch = batch_of(list(kinds), logits, np.zeros(len(kinds), np.int64), "cpu")
-    supports = [support_of(request, filters) for request in requests_of(batch)]
-    # Less than 1e-6 of all draws depend on a token that rounding keeps or drops: either is correct.
-    probs = np.stack([np.where(s.allowed, s.probs, 0.0) for s in supports if s is not None])
-    probs /= probs.sum(axis=1, keepdims=True)
-    return _Pool(logits, kinds, PitDistributions.by_way(probs, probs > 0))
-
-
-@Workload.of("sampling: production", "production vocabulary", 0.03, 0.15, Capability.MIN_P, Capability.LARGE_VOCAB)
-def production(setting: Setting) -> SamplingPlan:
-    """Tokens at a vocabulary of 32768, or a smaller one, by the probability integral transform."""
-    pool, batch_size = _pool(setting.filters, setting.supported), 16
-    num_checkpoints, num_calls = checkpoints(setting.num_draws, batch_size)
-    seen = TokenTables("T4 token", (pool.logits.shape[1],))
-
-    def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
-        rng, tokens = np.random.default_rng(derive_seed("distributions", seed)), []
-        distribution_ids = rng.integers(0, _NUM_DISTRIBUTIONS, (num_calls, batch_size))
-        for call in range(num_calls):
-            batch = pool.batch(distribution_ids[call], np.full(batch_size, call, dtype=np.int64), setting.device)
-            noise = noise_of(sampler, batch, derive_seed("call", seed, call))
-            tokens.append(sample_tokens(sampler, batch, noise).tokens.astype(np.int32))
-        uniforms = rng.random(distribution_ids.size)
-        return seen.count_pool(pool.distributions, distribution_ids.ravel(), np.concatenate(tokens), uniforms)
-
-    return SamplingPlan(seen.tables(num_calls * batch_size), count, num_checkpoints, num_calls * batch_size)
-
-
-_LARGEST_VOCAB_SIZES = (151_936, 262_144)
-_LARGEST_KINDS = (
-    Kind("plain"),
-    Kind("top-p", temperature=0.8, top_p=0.6),
-    Kind("top-k", temperature=1.3, top_k=20_000),
-    Kind("all filters", temperature=1.2, top_k=50_000, top_p=0.5, min_p=0.03),
-)
-"""Each filter takes much of the mass away, so that a wrong edge shows within a few draws."""
-
-_FEWEST_LARGEST = 72
-"""Draws that see whether half of the ids, or a filter, is lost."""
-
-
-@lru_cache(maxsize=4)
-def _largest_pool(vocab_size: int, filters: FilterPolicy, supported: frozenset[Capability]) -> _Pool:
-    """Normal logits: every id above 2**16 and 2**17 is as probable as those below."""
-    cycle = supported_kinds(_LARGEST_KINDS, supported)
-    logits = np.random.default_rng(derive_seed("largest", vocab_size)).normal(size=(len(cycle), vocab_size))
-    return _as_pool(logits.astype(np.float32), cycle, filters)
-
-
-@Workload.of("sampling: largest", "largest vocabularies", 0.0006, 0.018, *_FILTER_WORDS)
-def largest(setting: Setting) -> SamplingPlan:
-    """Tokens at vocabularies of 151936 and 262144, filters included, by the probability integral transform."""
-    pools = [_largest_pool(size, setting.filters, setting.supported) for size in _LARGEST_VOCAB_SIZES]
-    batch_size = len(_LARGEST_KINDS)
-    seen = TokenTables("T7 token", _LARGEST_VOCAB_SIZES, PitCells(8, 2))
-    per_checkpoint = batch_size * len(pools)
-    num_checkpoints = max(setting.num_draws, _FEWEST_LARGEST) // per_checkpoint
-    ids = np.arange(batch_size)
-
-    def of_pool(sampler: Any, pool: _Pool, seed: int) -> Counts:  # Any: under the sampling contract
-        rng = np.random.default_rng(derive_seed("uniforms", seed))
-        batch = pool.batch(ids, np.full(batch_size, seed % 2**20, dtype=np.int64), setting.device)
-        tokens = sample_tokens(sampler, batch, noise_of(sampler, batch, seed)).tokens.astype(np.int32)
-        return seen.count_pool(pool.distributions, ids, tokens, rng.random(batch_size))
-
-    def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
-        return sum_counts(of_pool(sampler, pool, derive_seed("pool", seed, i)) for i, pool in enumerate(pools))
-
-    return SamplingPlan(seen.tables(per_checkpoint), count, num_checkpoints, per_checkpoint)

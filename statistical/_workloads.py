@@ -1,4 +1,4 @@
-"""What the statistical checks draw from: a workload is a configuration or a production vocabulary.
+"""What the statistical checks draw from, prepared for a budget.
 
 One drawing serves many tables, and each check judges some of them. So a workload is prepared for a budget once
 (`SamplingPlan`) and drawn once per sampler and seed (`shared_counts`), however many checks use it. What is remembered
@@ -15,7 +15,6 @@ from typing import Any
 from fairdraw._core.seeds import derive_seed
 from fairdraw._core.wrapping import unwrapped
 from fairdraw.contracts import Capability, FilterPolicy, RejectionSampler, filter_policy
-from fairdraw.statistical import _production as produced
 from fairdraw.statistical._configurations import Configuration
 from fairdraw.statistical._count_tables import Counts, Table, sum_counts
 from fairdraw.statistical._experiment import Experiment
@@ -23,10 +22,6 @@ from fairdraw.statistical._experiment import Experiment
 NUM_CHECKPOINTS = 32
 """Checkpoints that a plan aims at; whole calls make it up to 63, and few draws make it fewer. A clear fault is found at
 the first one; more would save little and cost time."""
-
-_PRODUCTION_VOCAB_SIZE, _SMALLER_VOCAB_SIZE, _NUM_DISTRIBUTIONS = 32768, 1024, 24
-"""The larger has several tiles of every kernel, and its pool takes 90 MB; the smaller is for samplers that do not
-support large ones."""
 
 _MOST_ROWS, _MOST_ROWS_CUDA = 14, 19
 """Logarithms to base 2 of the rows per call: what a cache holds, and what keeps a GPU busy between calls."""
@@ -182,13 +177,7 @@ def cycles_per_call(num_draws: int, per_cycle: int, most: int) -> int:
     return min(most, max(1, by_checkpoints, by_calls))
 
 
-Supports = Callable[..., bool]
-"""Whether all of some capabilities are supported."""
-
-_DENSE, _RAGGED, _GREEDY = Capability.DENSE_DRAFTS, Capability.RAGGED, Capability.GREEDY
-
-
-def _plan_of(experiment: Experiment | produced.ProductionExperiment, num_draws: int, per_call: int) -> SamplingPlan:
+def _plan_of(experiment: Experiment, num_draws: int, per_call: int) -> SamplingPlan:
     """The plan of at most so many draws."""
     num_checkpoints, num_calls = checkpoints(num_draws, per_call)
 
@@ -199,8 +188,8 @@ def _plan_of(experiment: Experiment | produced.ProductionExperiment, num_draws: 
 
 
 def small_distributions(given: Configuration, share: float, slow_share: float) -> Workload:
-    """S1 to S5 and SD on one configuration; a sampler of one-hot drafts alone gets no draft probabilities."""
-    adapts_to: frozenset[Capability] = frozenset() if given.requests[0].one_hot else frozenset({_DENSE})
+    """S1 to S4 and SD on one configuration; a sampler of one-hot drafts alone gets no draft probabilities."""
+    adapts_to = frozenset[Capability]() if given.requests[0].one_hot else frozenset({Capability.DENSE_DRAFTS})
 
     def prepare(setting: Setting) -> SamplingPlan:
         configuration = given if setting.supported == adapts_to else given.without_draft_probs()
@@ -210,56 +199,3 @@ def small_distributions(given: Configuration, share: float, slow_share: float) -
         return _plan_of(Experiment(configuration, batch_size, setting.device), setting.num_draws, batch_size)
 
     return Workload(given.name, "rows", share, slow_share, prepare, adapts_to)
-
-
-_MOST_CYCLES, _MOST_CYCLES_CUDA = 187, 4681
-"""Of mixed requests in a call: batches of 1309 and 32767 requests, above powers of two and below."""
-
-
-def mixed_requests(name: str, share: float, slow_share: float, make: Callable[[Supports], Configuration]) -> Workload:
-    """S1 and S2 on requests of all kinds side by side, as far as the sampler supports them."""
-
-    def prepare(setting: Setting) -> SamplingPlan:
-        configuration = make(lambda *needed: setting.supported.issuperset(needed))
-        cycle = len(configuration.requests)
-        most = _MOST_CYCLES_CUDA if setting.device.startswith("cuda") else _MOST_CYCLES
-        # An odd number, as `most` is, of odd cycles: no place of a request is the same in every power of two.
-        num_cycles = cycles_per_call(setting.num_draws, cycle, most) | 1
-        experiment = Experiment(configuration, num_cycles * cycle, setting.device)
-        return _plan_of(experiment, setting.num_draws, experiment.batch_size)
-
-    adapts_to = frozenset({Capability.REQUEST_SEEDS, _GREEDY, _RAGGED, Capability.PLACEHOLDER_DRAFTS})
-    return Workload(name, "mixed rows", share, slow_share, prepare, adapts_to)
-
-
-@lru_cache(maxsize=1)
-def _production_distributions(supported: frozenset[Capability]) -> produced.DistributionPool:
-    """The pool of distributions for samplers with these capabilities."""
-    vocab_size = _PRODUCTION_VOCAB_SIZE if Capability.LARGE_VOCAB in supported else _SMALLER_VOCAB_SIZE
-    return produced.DistributionPool.build(vocab_size, _NUM_DISTRIBUTIONS, seed=0, one_hot=_DENSE not in supported)
-
-
-@Workload.of("production", "production vocabulary", 0.08, 0.6, _DENSE, _RAGGED, Capability.LARGE_VOCAB)
-def production(setting: Setting) -> SamplingPlan:
-    """S9 at a vocabulary of 32768 tokens; a smaller one, equal numbers of drafts or one-hot drafts where need be."""
-    batch_size = 1024 if setting.device.startswith("cuda") else 64
-    experiment = produced.ProductionExperiment(
-        _production_distributions(setting.supported - {_RAGGED}),
-        16 if setting.num_draws < 8 * 1024 else batch_size,
-        setting.device,
-        produced.RAGGED_DRAFTS if _RAGGED in setting.supported else produced.EQUAL_DRAFTS,
-    )
-    return _plan_of(experiment, setting.num_draws, sum(experiment.num_draft_tokens))
-
-
-_FEWEST_LONG = 50_000
-"""Positions: fewer reach too few ends of long drafts."""
-
-
-@Workload.of("long drafts", "long drafts", 1.0, 1.0, _DENSE)
-def long_drafts(setting: Setting) -> SamplingPlan:
-    """Requests of up to 128 drafts, judged by position. Skipped for slow samplers."""
-    num_draws = max(_FEWEST_LONG, setting.num_draws)
-    pool = produced.long_draft_pool(one_hot=_DENSE not in setting.supported)
-    experiment = produced.LongDraftExperiment(pool, 15, setting.device, produced.LONG_DRAFTS)
-    return _plan_of(experiment, num_draws, sum(experiment.num_draft_tokens))

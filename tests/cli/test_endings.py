@@ -49,7 +49,7 @@ def without_alarm():
 
 def right(): return made("right")
 def beyond(): return made("beyond")
-def small(): return made("small", unsupported={"large-vocab": "we have none"})
+def seedless(): return made("seedless", unsupported={"seeded-noise": "we have none"})
 def forks_and_dies():
     if os.fork() == 0:
         time.sleep(60)
@@ -126,11 +126,11 @@ HERE = {
         ["--only=statistical"],
     ),
     "distributions skipped": Run(
-        "small", ("SAM101", "DIST723"),
-        r"GREEN, distributions not judged: all 1 checks were skipped: large-vocab is unsupported: we have none \(1.*",
+        "seedless", ("SAM101", "DIST775"),
+        r"GREEN, distributions not judged: all 1 checks were skipped: seeded-noise is unsupported: we have none \(1.*",
         10,
     ),
-    "nothing run": Run("small", ("DIST723",), "NOTHING MEASURED: every check was skipped", 3),
+    "nothing run": Run("seedless", ("DIST775",), "NOTHING MEASURED: every check was skipped", 3),
     "out of budget": Run(
         "right", BOTH, "INCOMPLETE: the time budget ended with 2 of 2 checks undecided; nothing else failed", 11,
         ["--time-budget=0"],

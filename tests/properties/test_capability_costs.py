@@ -57,7 +57,7 @@ UNJUDGED = {
 }
 """Contract and capability to the reason why no distribution can be tested without it."""
 
-LEAST = {"rejection": ("DIST322", "DIST401", "DIST402"), "sampling": ("DIST701", "DIST761", "DIST791")}
+LEAST = {"rejection": ("DIST321", "DIST322", "DIST691"), "sampling": ("DIST701", "DIST761", "DIST791")}
 """Checks of distributions that are run whatever a sampler lacks."""
 
 

@@ -52,8 +52,8 @@ def asked(check: AnyCheck, sampler: Any, clock: Clock, budget: float, profile: P
     ("spec", "code"),
     [
         ("rejection/torch", "REJ101"), ("rejection/torch", "REJ106"), ("rejection/torch", "DIST101"),
-        ("rejection/torch", "DIST401"), ("rejection/torch", "DIST602"), ("sampling", "SAM101"),
-        ("sampling", "DIST701"), ("sampling", "DIST721"), ("logits_plan", "PLAN101"), ("penalties", "PEN101"),
+        ("rejection/torch", "DIST602"), ("sampling", "SAM101"),
+        ("sampling", "DIST701"), ("logits_plan", "PLAN101"), ("penalties", "PEN101"),
         ("thinking_budget", "THK101"), ("logprobs", "LPR101"),
     ],
 )  # fmt: skip

@@ -157,10 +157,10 @@ def controls_for(checks: tuple[AnyCheck, ...], sampler: Any, session: Session) -
 def test_fault_too_small_for_the_draws_is_named() -> None:
     planned = controls_for(all_checks("statistical", "rejection"), right(), SMOKE)
     small = [one for one in planned if one.untried == Untried.TOO_SMALL]
-    assert {one.mutant.name for one in small} >= {"temperature two percent off", "loses its tail"}
+    assert {one.mutant.name for one in small} >= {"temperature two percent off", "one uniform per request"}
     line = controls_lines([run_control(one, right(), SMOKE) for one in small])[1]
     assert "not tried, below this run's resolution: " in line
-    assert "temperature two percent off (DIST113 takes 500000 draws)" in line
+    assert "temperature two percent off (DIST111 takes 500000 draws)" in line
 
 
 def test_check_that_is_skipped_is_no_control() -> None:

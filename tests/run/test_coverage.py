@@ -146,7 +146,7 @@ DIST = CheckRecord("DIST101", "rows", "statistical", "rejection", "passed", case
 def test_what_checks_share_is_counted_once_and_a_rare_level_is_judged_coarsely() -> None:
     words = {"dtype of the logits": {"float32": 750, "float16": 250}, "layout": {"contiguous": 990, "strided": 10}}
     drawn = Drawn("w", 1000, words, pairs={"float16 + strided": 10}, tv=0.02)
-    other = replace(DIST, code="DIST103", drawn=replace(drawn, tv=0.05))
+    other = replace(DIST, code="DIST104", drawn=replace(drawn, tv=0.05))
     cases = Drawn("properties", 10, {"dtype of the logits": {"float32": 9, "float16": 4}})
     (one,) = coverage_of([replace(PROPERTY, drawn=cases), replace(DIST, drawn=drawn), other, DIST])
     row = next(row for row in one.features if row.value == "float16")

@@ -99,7 +99,7 @@ def test_part_of_the_draws_is_the_first_checkpoints_of_the_whole() -> None:
 
 def test_check_whose_part_would_show_nothing_draws_the_whole() -> None:
     sampler = adapters.load("sampling/counter", "cpu")
-    check: Any = CHECKS["DIST723"]
+    check: Any = CHECKS["DIST775"]
     assert check.planned(sampler, SMOKE.scaled(0.2), 3)[0] == check.planned(sampler, SMOKE, 3)[0]
 
 

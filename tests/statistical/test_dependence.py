@@ -76,7 +76,6 @@ def test_member_without_its_fault_passes_the_judges_of_traces(codes: tuple[str, 
         ),
         ("a pool of noise for 23 calls", "calls 23 apart use the same noise"),
         ("races with 12 bits", "rare tokens never come"),
-        ("acceptance with 8 bits", "uniforms have too few bits"),
     ],
 )
 def test_failure_says_what_is_shared(name: str, words: str) -> None:

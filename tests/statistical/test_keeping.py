@@ -21,8 +21,8 @@ from fairdraw.statistical.rejection import CHECKS
 
 pytestmark = pytest.mark.usefixtures("no_controls")
 SMOKE = PROFILES["smoke"]
-DEPENDENCE = ("DIST203", "DIST204", "DIST213")
-ONE_HOT_ACCEPTANCE = [check for check in CHECKS if check.code == "DIST113"]
+DEPENDENCE = ("DIST203", "DIST213")
+ONE_HOT_ROWS = [check for check in CHECKS if check.code == "DIST111"]
 
 
 class TemperatureOneAndAHalfPercentOff(DistributionSampler):
@@ -38,21 +38,22 @@ def checked(*arguments: str) -> Result:
 
 def test_pictures_are_written_for_every_judged_table(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra [report] is not installed")
-    result = checked("-k", "DIST104", "-k", "DIST204", "--pictures", str(tmp_path / "pictures"))
+    result = checked("-k", "DIST104", "-k", "DIST203", "--pictures", str(tmp_path / "pictures"))
 
     assert result.exit_code == 0, result.output
-    assert "3 pictures in" in result.output
+    assert "4 pictures in" in result.output
     assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == [
         "dist104-s4-draft-token-x-acceptance-at-position-0.png",
         "dist104-s4-draft-token-x-acceptance-at-position-1.png",
-        "dist204-s5-last-draft-x-bonus-token.png",
+        "dist203-s3-rejected-draft-x-recovered-token-at-position-0.png",
+        "dist203-s3-rejected-draft-x-recovered-token-at-position-1.png",
     ]
 
 
 def test_every_statistic_has_a_table_to_draw() -> None:
-    checks = [check for check in CHECKS if check.code in ("DIST403", "DIST101", "DIST102", "DIST103", *DEPENDENCE)]
+    checks = [check for check in CHECKS if check.code in ("DIST101", "DIST102", "DIST104", *DEPENDENCE)]
     names = {one.name.split()[1] for one in judged_tables(checks, adapters.load("rejection/torch", "cpu"), SMOKE, 1)}
-    assert names == {"S1", "S2", "S3", "S4", "S5", "S9"}
+    assert names == {"S1", "S2", "S3", "S4"}
 
 
 def test_picture_has_the_counts_of_the_decision_beside_it() -> None:
@@ -69,7 +70,7 @@ def test_picture_has_the_counts_of_the_decision_beside_it() -> None:
 def test_nightly_runs_add_up_in_the_ledger(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.json"
     for seed in ("11", "12"):
-        result = checked("-k", "DIST204", "--seed", seed, "--ledger", str(ledger))
+        result = checked("-k", "DIST203", "--seed", seed, "--ledger", str(ledger))
         assert result.exit_code == 0, result.output
 
     assert "passed       DIST901 no evidence adds up over nightly runs" in result.output
@@ -78,13 +79,13 @@ def test_nightly_runs_add_up_in_the_ledger(tmp_path: Path) -> None:
 
 
 def test_nightly_run_with_the_seed_of_the_release_is_refused(tmp_path: Path) -> None:
-    result = checked("-k", "DIST204", "--ledger", str(tmp_path / "ledger.json"))
+    result = checked("-k", "DIST203", "--ledger", str(tmp_path / "ledger.json"))
     assert result.exit_code == 2
     assert f"seed={DEFAULT_SEED} is the release's, but nightly runs must differ. Add --seed fresh." in result.output
 
 
 def test_same_nightly_run_twice_is_refused(tmp_path: Path) -> None:
-    nightly = ledger_check(tmp_path / "ledger.json", ONE_HOT_ACCEPTANCE, 7)
+    nightly = ledger_check(tmp_path / "ledger.json", ONE_HOT_ROWS, 7)
     assert nightly.run(right_distribution(DistributionSampler), profile=SMOKE, seed=7) == 1
     with pytest.raises(ValueError, match="seed=7, but nightly runs must differ"):
         nightly.run(right_distribution(DistributionSampler), profile=SMOKE, seed=7)
@@ -92,14 +93,14 @@ def test_same_nightly_run_twice_is_refused(tmp_path: Path) -> None:
 
 def test_temperature_too_little_off_for_one_nightly_run_is_caught(tmp_path: Path) -> None:
     wrong = right_distribution(TemperatureOneAndAHalfPercentOff)
-    assert ONE_HOT_ACCEPTANCE[0].run(wrong, profile=SMOKE, seed=1) > 0
-    nightly = ledger_check(tmp_path / "ledger.json", ONE_HOT_ACCEPTANCE, 1)
+    assert ONE_HOT_ROWS[0].run(wrong, profile=SMOKE, seed=1) > 0
+    nightly = ledger_check(tmp_path / "ledger.json", ONE_HOT_ROWS, 1)
 
     def many_nightly_runs() -> None:
         for seed in range(2, 40):
             nightly.run(wrong, profile=SMOKE, seed=seed)
 
-    with pytest.raises(CheckFailure, match=r"DIST113 S4 .*: over \d+ nightly runs E = 10\^"):
+    with pytest.raises(CheckFailure, match=r"DIST111 S1 .*: over \d+ nightly runs E = 10\^"):
         many_nightly_runs()
 
 

@@ -16,7 +16,7 @@ from fairdraw.statistical._design import finest_plan
 from fairdraw.statistical._pictures import Kind, Picture, _Pools, _title, write_pictures
 
 TABLE = Table(np.array([0.4, 0.3, 0.2, 0.1]))
-KINDS = {Kind.CELLS: "S1 output row", Kind.MASS: "S9 emitted token by rank", Kind.LENGTHS: "S4 accepted count"}
+KINDS = {Kind.CELLS: "S1 output row", Kind.MASS: "T8 token by rank", Kind.LENGTHS: "D5 accepted drafts"}
 
 
 def picture(name: str, counts: list[int]) -> Picture:

@@ -1,4 +1,4 @@
-"""S1 to S5: their nulls, the faults that each of them sees, and what none may accuse."""
+"""S1 to S4: their nulls, the faults that each of them sees, and what none may accuse."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from fairdraw._mutants._distribution_sampler import DistributionSampler, right_d
 from fairdraw._run.runner import Session, run_check
 from fairdraw.contracts import Noise, RejectionSampler, SpecDecodeBatch, rejection_sampler
 from fairdraw.statistical import _rejection_statistics as rejection
-from fairdraw.statistical._configurations import CONFIGURATIONS, DISAGREEING, RAGGED, Configuration, mixed
+from fairdraw.statistical._configurations import CONFIGURATIONS, DISAGREEING, RAGGED, Configuration
 from fairdraw.statistical._count_tables import joint_codes
 from fairdraw.statistical._decision import TableEvidence, weigh
 from fairdraw.statistical._design import SamplePlan, plan_tables
@@ -32,7 +32,7 @@ TABLES = {(name, t): table for name, found in EXPERIMENTS.items() for t, table i
 
 
 def test_every_statistic_is_the_target_of_some_configuration() -> None:
-    assert {name.split()[0] for _, name in TABLES} == {f"S{number}" for number in (1, 2, 3, 4, 5)} | {"SD"}
+    assert {name.split()[0] for _, name in TABLES} == {f"S{number}" for number in (1, 2, 3, 4)} | {"SD"}
 
 
 @pytest.mark.parametrize("key", TABLES, ids=" ".join)
@@ -41,14 +41,6 @@ def test_null_of_every_table_is_a_distribution_of_a_frequent_event(key: tuple[st
     assert table.probs.sum() == pytest.approx(1)
     assert not (table.probs > 0)[~table.possible].any()
     assert table.event_prob >= 0.2
-
-
-def test_greedy_request_has_one_largest_logit() -> None:
-    """Which of equal ones is taken is open (`lowest-id-ties`), and a null could name one alone."""
-    for request in mixed(dense=True, greedy=True).requests:
-        if request.temperature == 0:
-            highest = np.sort(request.target_logits[:-1], axis=1)[:, -2:]
-            assert (highest[:, 0] < highest[:, 1]).all()
 
 
 def test_rejected_draft_and_recovered_token_are_independent() -> None:
@@ -130,8 +122,6 @@ def edited(request: int, row: list[int]) -> RejectionSampler:
 ONE_ROW = (
     rejection.output_row(),
     rejection.completed_row(2),
-    rejection.accepted_count(),
-    rejection.bonus_by_draft(),
     rejection.recovered_by_draft(1),
     rejection.accepted_draft(0),
 )
@@ -178,14 +168,14 @@ def test_nothing_to_draw_is_refused(call, message: str) -> None:  # type: ignore
 # Correct samplers of other making.
 
 EMITTED = {"DIST102", "DIST112"}
-"""Checks that hold for every lossless verifier; production vocabularies are left to tools/record.py power."""
+"""Checks that hold for every lossless verifier."""
 
 
 @pytest.mark.parametrize("sampler", ODD_DISTRIBUTIONS, ids=lambda sampler: sampler.name)
 def test_odd_but_correct_sampler_passes(sampler: RejectionSampler) -> None:
     """The check of all slices takes as long as all others: it looks at every third sampler."""
-    left_out = ("DIST4",) if sampler in ODD_DISTRIBUTIONS[2::3] else ("DIST4", "DIST691")
+    left_out = "" if sampler in ODD_DISTRIBUTIONS[2::3] else "DIST691"
     session = Session(profile=PROFILES["smoke"].scaled(0.2), crash_folder=None)
-    records = [run_check(check, sampler, session) for check in CHECKS if not check.code.startswith(left_out)]
+    records = [run_check(check, sampler, session) for check in CHECKS if check.code != left_out]
     assert {record.status for record in records} <= {"passed", "skipped"}
     assert {record.code for record in records if record.status == "passed"} >= EMITTED

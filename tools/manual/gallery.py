@@ -16,7 +16,7 @@ from fairdraw.statistical._pictures import write_pictures
 if TYPE_CHECKING:
     from pathlib import Path
 
-CODES = ["DIST102", "DIST104", "DIST203", "DIST321", "DIST322", "DIST403", "DIST763", "DIST804", "DIST951", "DIST971"]
+CODES = ["DIST102", "DIST104", "DIST203", "DIST321", "DIST322", "DIST341", "DIST763", "DIST804", "DIST951", "DIST971"]
 """Faults of acceptance, recovery, noise, a drafter, log-probabilities, masks. Their tables are drawn in seconds."""
 CHECKS = {check.code: check for check in all_checks("statistical") if check.code in CODES}
 

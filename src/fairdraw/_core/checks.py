@@ -121,7 +121,6 @@ class Stage(StrEnum):
     PROPOSAL = auto()
     """Tokens of the drafter that a rejection sampler brings, and the distributions that it returns."""
     ACCEPTANCE = auto()
-    NUM_ACCEPTED = auto()
     RECOVERY = auto()
     BONUS = auto()
     TOKENS = auto()
@@ -131,10 +130,6 @@ class Stage(StrEnum):
     PAIRS = auto()
     ROWS = auto()
     COMPLETED_ROWS = auto()
-    RAGGED_ROWS = auto()
-    LARGE_ACCEPTANCE = auto()
-    LARGE_RECOVERY = auto()
-    LARGE_ROWS = auto()
     HISTORY = auto()
     """Evidence added up over many runs."""
 

@@ -413,7 +413,7 @@ def raced_after_advancing(_: Memory, seed: int, num_rows: int, width: int) -> Un
 _ODDS, _ODDS_SAMPLED = (("DIST343",), ("DIST772",)), ((), ("DIST772",))
 _NEXT, _NEXT_SAMPLED = (("DIST345",), ("DIST775",)), ((), ("DIST775",))
 _RARE, _RARE_SAMPLED = (("DIST341",), ("DIST771",)), ((), ("DIST771",))
-_TINY_ACCEPTANCE = ("DIST342",), ()
+_TINY_ACCEPTANCE = ("DIST691",), ()
 
 
 def _members_of_streams() -> tuple[Member, ...]:
@@ -461,7 +461,7 @@ def _members_of_quality() -> tuple[Member, ...]:
         *_coarse("exponentials end at {}", ends_at, _ODDS, {3: 50_000, 4: 500_000}),
         *_coarse("exponentials of 0 at {} bits", few_bits_up_to_one, _RARE, {16: 0, 20: 0}),
         *_coarse("inverse CDF with {} bits", few_bits, _RARE_SAMPLED, inverted, inverts=True),
-        *_coarse("acceptance with {} bits", few_bits, _TINY_ACCEPTANCE, {6: 0, 8: 0, 11: 500_000}),
+        *_coarse("acceptance with {} bits", few_bits, _TINY_ACCEPTANCE, {8: 0, 11: 500_000}),
         Member("acceptance kept from the ends", from_ends, _TINY_ACCEPTANCE, min_draws=500_000),
     )
 

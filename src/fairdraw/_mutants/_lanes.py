@@ -81,18 +81,18 @@ Make = Callable[[LaneFault], Any]  # Any: a sampler of any contract
 
 
 def lane_mutants(
-    make: Make, by_weight: str, by_other: str, min_draws: int = 0, faults: Faults = WIDE_LANE_FAULTS
+    make: Make, by_token: str, by_noise: str, min_draws: int = 0, faults: Faults = WIDE_LANE_FAULTS
 ) -> tuple[Mutant, ...]:
     """Return a mutant for each fault.
 
     Args:
-        by_weight: Code of the check that catches wrong weights.
-        by_other: Code of the check that catches shared noise and swapped tokens, which ranks show.
+        by_token: Code of the check that catches wrong weights and swapped tokens.
+        by_noise: Code of the check that catches shared noise.
     """
     about = "A kernel treats ids by lane, and one lane or pair of lanes is wrong."
 
     def of(fault: LaneFault) -> Mutant:
-        codes = (by_weight,) if fault.block or fault.lost else (by_other,)
+        codes = (by_noise,) if fault.shared > 1 else (by_token,)
         return Mutant(fault.name, about, codes, lambda: make(fault), min_draws)
 
     return tuple(map(of, faults))

@@ -54,7 +54,7 @@ def recovers_with_the_uniform_that_rejected(
     return by_inverse_cdf(weights, drawn.uniforms[rows])
 
 
-@_patched("draw", "DIST103", "DIST101", "DIST113", min_draws=500_000)
+@_patched("draw", "DIST101", min_draws=500_000)
 def one_uniform_per_request(answer: Drawn, batch: Batch, seed: int) -> Drawn:
     """Positions of a request share their uniform, so the second draft is accepted too often after the first."""
     return Drawn(answer.uniforms[_first_rows(batch)], answer.exponentials, seed)
@@ -165,13 +165,13 @@ def wrong_residual_in_block_verification(answer: tuple[Tokens, Floats], call: Ca
     answer[1].fill(1)
 
 
-@_patched("offset", "REJ701", "DIST401")
+@_patched("offset", "REJ701")
 def reads_the_row_before(right: Sampler, rows: Tokens) -> Tokens:
     """`cu_num_draft_tokens` is read as if it had a leading 0."""
     return np.maximum(rows - 1, 0)
 
 
-@_patched("bonus", "DIST204")
+@_patched("bonus", "REJ701")
 def bonus_from_the_position_before(right: Sampler, call: Call) -> Tokens:
     """The bonus token is drawn from the target of the last draft."""
     rows = np.maximum(call.batch.cu_num_draft_tokens.numpy() - 1, 0)
@@ -179,7 +179,7 @@ def bonus_from_the_position_before(right: Sampler, call: Call) -> Tokens:
     return np.where(np.array(call.batch.num_draft_tokens) > 0, drawn_there, right.bonus(call))
 
 
-@_patched("target", "DIST113", "DIST111", min_draws=500_000)
+@_patched("target", "DIST111", min_draws=500_000)
 def temperature_two_percent_off(right: Sampler, batch: Batch) -> Floats:
     """Temperature is applied in half precision, or twice to a request at 1.02."""
     return np.asarray((batch.target_logits / 1.02).softmax(dim=-1).numpy())
@@ -197,7 +197,7 @@ def accepts_half_a_percent_less(right: Sampler, target: Floats, draft: Floats) -
     return np.asarray(np.minimum(target / draft, 1) / np.float32(1.005), dtype=np.float32)
 
 
-@_patched("target", "DIST123", "DIST122", "DIST125")
+@_patched("target", "REJ701")
 def applies_the_temperature_again(right: Sampler, batch: Batch) -> Floats:
     """The sampler divides logits that are divided already."""
     divisor = np.where(batch.is_greedy.numpy(), np.float32(1), batch.temperature.numpy())
@@ -205,13 +205,13 @@ def applies_the_temperature_again(right: Sampler, batch: Batch) -> Floats:
     return np.asarray((batch.target_logits / rows[:, None]).softmax(dim=-1).numpy())
 
 
-@_patched("target", "DIST401", min_draws=500_000)
+@_patched("target", "REJ701")
 def loses_its_tail(answer: Floats, batch: Batch) -> Floats:
     """Small probabilities are flushed to zero: 1 % of the mass, 2 % in flat distributions."""
     return np.where(answer < 1 / (8 * batch.vocab_size), np.float32(0), answer)
 
 
-@_patched("residual", "DIST404", "DIST402", min_draws=500_000)
+@_patched("residual", "REJ701")
 def loses_the_last_tile(answer: Floats, target: Floats, draft: Floats) -> None:
     """The last 4096 of 32768 tokens take no part in the race."""
     answer[:, answer.shape[1] * 7 // 8 :] = 0
@@ -220,14 +220,14 @@ def loses_the_last_tile(answer: Floats, target: Floats, draft: Floats) -> None:
 # Requests of other kinds beside each other.
 
 
-@_patched("numbers_of_seed", "DIST122", "DIST123", min_draws=50_000)
+@_patched("numbers_of_seed", "DIST691")
 def seeded_uniforms_fall_short(right: Sampler, seed: int, num_draft: int, vocab_size: int) -> tuple[Floats, Floats]:
     """Uniforms of seeded requests are drawn from [0, 0.9]."""
     uniforms, exponentials = right.numbers_of_seed(seed, num_draft, vocab_size)
     return uniforms * np.float32(0.9), exponentials
 
 
-@_patched("seed_requests", "DIST122", "DIST123", "DIST124", "DIST125", min_draws=50_000)
+@_patched("seed_requests", "DIST691")
 def seeded_requests_spoil_their_neighbours(
     answer: Drawn, drawn: Drawn, batch: Batch, request_seeds: Mapping[int, int]
 ) -> None:
@@ -236,7 +236,7 @@ def seeded_requests_spoil_their_neighbours(
     answer.exponentials[[request for request in spoilt if request < batch.batch_size]] = 1
 
 
-@mutant_distribution("DIST123", "DIST122", "DIST125", min_draws=4_000)
+@mutant_distribution("REJ701")
 class GreedyRequestsBesideSeededOnesDraw(DistributionSampler):
     """If a request of the batch has a seed, all go the way of random ones."""
 
@@ -251,7 +251,7 @@ class GreedyRequestsBesideSeededOnesDraw(DistributionSampler):
         return super().distributions(random, drafts)
 
 
-@_patched("distributions", "DIST124", "DIST125", min_draws=50_000)
+@_patched("distributions", "DIST691")
 def placeholders_are_token_zero(answer: tuple[Floats, Floats], batch: Batch, drafts: Tokens) -> None:
     """The token recovered after a placeholder draft is never token 0: -1 is clamped."""
     _, draft = answer
@@ -289,26 +289,26 @@ class RecoversFromTheTargetUnderRates(DistributionSampler):
 # Acceptance.
 
 
-@_patched("accept", "DIST204", "DIST103", "DIST101", min_draws=4_000)
+@_patched("accept", "DIST101", min_draws=4_000)
 def never_accepts_the_last_draft(right: Sampler, call: Call) -> tuple[Tokens, Floats]:
     """No row reaches its bonus token, so that nothing is there to be judged: that is the fault."""
     num_accepted, scale = right.accept(call)
     return np.minimum(num_accepted, np.maximum(np.array(call.batch.num_draft_tokens) - 1, 0)), scale
 
 
-@_patched("acceptance", "DIST104", "DIST103", "DIST403", min_draws=4_000)
+@_patched("acceptance", "DIST104", min_draws=4_000)
 def accepts_with_the_square_root(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """Accepts longer drafts than it may."""
     return np.asarray(np.sqrt(target / draft))
 
 
-@_patched("distributions", "DIST103", "DIST403", min_draws=4_000)
+@_patched("distributions", "REJ701")
 def ignores_the_draft_distribution(right: Sampler, batch: Batch, drafts: Tokens) -> tuple[Floats, Floats]:
     """Accepts and recovers as if drafts were one-hot: the text is right, and decoding is slow."""
     return right.distributions(batch.replace(draft_probs=None), drafts)
 
 
-@_patched("acceptance", "DIST113", min_draws=50_000)
+@_patched("acceptance", "REJ701")
 def accepts_nine_in_ten(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """A tenth of what should be accepted is rejected; the residual does not take that into account."""
     return np.asarray(np.float32(0.9) * np.minimum(target / draft, 1))
@@ -330,13 +330,13 @@ def rejects_at_equal_probability(right: Sampler, target: Floats, draft: Floats) 
 # Trivial: a check that passes these checks nothing.
 
 
-@_patched("edit", "DIST101", "DIST401")
+@_patched("edit", "DIST101")
 def always_the_first_token(right: Sampler, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
     """Emits token 0 at every place."""
     return np.zeros_like(tokens)
 
 
-@_patched("residual", "DIST102", "DIST402")
+@_patched("residual", "DIST102")
 def any_token_alike(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """Recovers from the uniform distribution."""
     return np.ones_like(target)
@@ -403,7 +403,7 @@ def races_on_weights_in_bfloat16(
 # Sizes.
 
 
-@_patched("draw", "DIST411")
+@_patched("draw", "DIST691")
 def late_uniforms_fall_short(right: Sampler, batch: Batch, seed: int) -> Drawn:
     """From position 64 on, a draft is accepted with a uniform of at most 0.97: a second block of another scale."""
     drawn, positions = right.draw(batch, seed), np.arange(batch.num_tokens) - _first_rows(batch)
@@ -411,7 +411,7 @@ def late_uniforms_fall_short(right: Sampler, batch: Batch, seed: int) -> Drawn:
     return Drawn(uniforms, drawn.exponentials, seed)
 
 
-@_patched("edit", "DIST412")
+@_patched("edit", "REJ701")
 def late_tokens_come_twice(right: Sampler, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
     """From position 65 on, the token of the position before is written again: an output row of two blocks."""
     if tokens.shape[1] > 66:
@@ -474,7 +474,7 @@ def accepts_nineteen_in_twenty_of_own_draws(right: Sampler, target: Floats, draf
 
 DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = (
     *mutants_in(vars()),
-    *lane_mutants(rejecting, "DIST402", "DIST404", min_draws=500_000),
+    *lane_mutants(rejecting, "REJ701", "DIST691"),
 )
 
 STRATIFIED_MUTANTS = tuple(mutant for mutant in DISTRIBUTION_MUTANTS if mutant.caught_by[0].startswith("DIST60"))

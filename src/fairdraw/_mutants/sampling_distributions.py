@@ -154,7 +154,7 @@ def temperature_two_percent_off(right: Sampler, given: Float64s) -> Float64s:
     return given * 1.02
 
 
-@_patched("temperature", "DIST701", "DIST721", min_draws=500_000)
+@_patched("temperature", "DIST701", min_draws=500_000)
 def temperature_ten_percent_off(right: Sampler, given: Float64s) -> Float64s:
     """Makes the text livelier."""
     return given * 1.1
@@ -172,13 +172,13 @@ def applies_the_temperature_again(right: Sampler, given: Float64s) -> Float64s:
     return given**2
 
 
-@_patched("distribution", "DIST721", min_draws=500_000)
+@_patched("distribution", "SAM201")
 def loses_its_tail(answer: Float64s, batch: Batch) -> Float64s:
     """Small probabilities are flushed to zero."""
     return _kept(answer, answer >= 1 / (2 * batch.vocab_size)) if batch.vocab_size > 1000 else answer
 
 
-@_patched("race", "DIST722", min_draws=50_000)
+@_patched("race", "SAM201")
 def loses_a_quarter_of_the_vocabulary(right: Sampler, probs: Float64s, exponentials: Float64s) -> Tokens:
     """The last tile of 8192 takes no part."""
     part = probs.copy()
@@ -232,7 +232,7 @@ class TempersLast(DistributionTokenSampler):
 
 
 _top_p_first_unsaid = _as_mutant("DIST701", min_draws=50_000)(FiltersTopPFirst)
-_tempers_last_unsaid = _as_mutant("DIST701", "DIST721", min_draws=50_000)(TempersLast)
+_tempers_last_unsaid = _as_mutant("DIST701", min_draws=50_000)(TempersLast)
 
 
 @_patched("draw", "SAM202")
@@ -437,7 +437,7 @@ def forgets_the_temperature_of_half_logits(right: Sampler, batch: Batch) -> Floa
     return right.softmax(batch if batch.logits.dtype == torch.float32 else _at_one(batch))
 
 
-@_patched("top_p_support", "DIST723", min_draws=50_000)
+@_patched("top_p_support", "SAM201")
 def finds_the_nucleus_in_a_part_of_the_vocabulary(right: Sampler, probs: Float64s, top_p: Float64s) -> Flags:
     """Top-p sorts 2**17 tokens; those behind them have no part in its mass, and stay."""
     support = np.ones(probs.shape, bool)
@@ -445,7 +445,7 @@ def finds_the_nucleus_in_a_part_of_the_vocabulary(right: Sampler, probs: Float64
     return support
 
 
-@_patched("race", "DIST723", min_draws=50_000)
+@_patched("race", "SAM201")
 def folds_ids_into_seventeen_bits(right: Sampler, probs: Float64s, exponentials: Float64s) -> Tokens:
     """An id and a tile share a word: ids from 2**17 on lose their highest bit."""
     return right.race(probs, exponentials) % 2**17
@@ -463,5 +463,5 @@ def _lanes(fault: LaneFault) -> FunctionTokenSampler:
 
 DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = (
     *mutants_in(vars()),
-    *lane_mutants(_lanes, "DIST722", "DIST722", min_draws=500_000),
+    *lane_mutants(_lanes, "SAM201", "SAM201"),
 )
