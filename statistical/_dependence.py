@@ -66,6 +66,11 @@ class Shape:
         """The largest distance in rows of the first and the last of three: the thirds of a batch are searched, too."""
         return 2 * self.num_rows // 3
 
+    @property
+    def is_tall(self) -> bool:
+        """Whether a call has so many rows that calls are too few for anything but relations of rows."""
+        return self.num_rows > 4 * self.num_calls
+
     def named(self, tables: Mapping[str, Any]) -> dict[str, Any]:  # Any: what belongs to each table
         """With full names."""
         return {f"{name} ({self.kind})": value for name, value in tables.items()}
@@ -73,6 +78,8 @@ class Shape:
     @property
     def blocks(self) -> dict[str, tuple[int, int]]:
         """Groups whose ones are counted: name to calls and rows of a group."""
+        if self.is_tall:
+            return {}
         found = {"D5 ones in a call": (1, self.num_rows), "D5 ones of a row": (self.num_calls, 1)}
         if self.num_rows > BLOCK:
             found[f"D5 ones in {BLOCK} rows"] = 1, BLOCK
@@ -159,6 +166,13 @@ def _pair(bits: Signs, axis: int) -> Suspect:
     return Suspect(products, sign, "rows" if axis else "calls")
 
 
+def _pair_in_one_feature(bits: Signs) -> Suspect:
+    """The pair of rows of which one bit agrees, or disagrees, most."""
+    apart = np.transpose(bits, (2, 1, 0))
+    (feature, *pair), sign = _most_suspicious(np.triu(apart @ np.swapaxes(apart, 1, 2), 1), np.full(1, len(bits)))
+    return Suspect((tuple((0, row, feature) for row in pair),), sign, "rows")
+
+
 def suspicious_triple(bits: Signs, furthest: int) -> tuple[int, int, int, int]:  # bits: [length, width, num_features]
     """Distances of three bits of one feature along the first axis, the feature (or their number), and the sign."""
     length, width, num_features = bits.shape
@@ -198,6 +212,7 @@ def _within_a_row(bits: Signs, shape: Shape) -> Suspect:
 _SEARCHES: dict[str, Callable[[Signs, Shape], Suspect]] = {
     "D1 rows apart": lambda bits, shape: _best_lag(bits, [0], range(1, shape.furthest[1] + 1)),
     "D1 two rows": lambda bits, _: _pair(bits, 1),
+    "D1 one draw of two rows": lambda bits, _: _pair_in_one_feature(bits),
     "D2 calls apart": _calls_apart,
     "D2 two calls": lambda bits, _: _pair(bits, 0),
     "D3 three rows": lambda bits, shape: _three(bits, shape.furthest_of_three, 1),
@@ -210,15 +225,21 @@ def _num_coins(shape: Shape) -> dict[str, int]:
     """Products that are judged per checkpoint: as many as the furthest distance leaves, so that plans are fixed."""
     calls, rows, features = shape.num_calls, shape.num_rows, len(shape.features)
     far_calls, far_rows = shape.furthest
+    of_rows = {"D1 rows apart": calls * (rows - far_rows), "D1 two rows": calls * features}
+    of_rows["D1 one draw of two rows"] = calls
     several = {"D4 draws of a row": calls * rows} if shape.num_draws > 1 else {}
-    return several | {
-        "D1 rows apart": calls * (rows - far_rows),
-        "D1 two rows": calls * features,
-        "D2 calls apart": (calls - far_calls) * (rows - far_rows),
-        "D2 two calls": rows * features,
-        "D3 three rows": calls * (rows - shape.furthest_of_three),
-        "D3 three calls": (calls - far_calls) * rows,
-    }
+    return (
+        of_rows
+        if shape.is_tall
+        else several
+        | of_rows
+        | {
+            "D2 calls apart": (calls - far_calls) * (rows - far_rows),
+            "D2 two calls": rows * features,
+            "D3 three rows": calls * (rows - shape.furthest_of_three),
+            "D3 three calls": (calls - far_calls) * rows,
+        }
+    )
 
 
 # -- the judgement ----------------------------------------------------------------------------------------------------

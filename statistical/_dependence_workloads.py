@@ -8,7 +8,7 @@ fresh one, a fresh one with single bits flipped, a fresh one doubled again and a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,9 @@ from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
 _LARGEST, _SMALLEST, _MOST_CHECKPOINTS = 96, 8, 6
 """Calls and rows of half a checkpoint: 96 is no power of two, spans three warps, and leaves 32 calls 64 apart."""
 
+_TALL = 48, 1025
+"""Calls and rows of half a checkpoint of a tall kind: a row more than blocks of every power of two hold."""
+
 _NIGHTLY_CHECKPOINTS, _NIGHTLY_DRAWS = 32, 1_000_000
 _FEW_DRAWS = 5_000
 """A slow sampler has fewer, and they show more in one kind less: many kinds leave each too few rows and calls."""
@@ -45,6 +48,7 @@ class Kind:
         draw: From a sampler, a number of rows, the seed of their noise and another seed to bits
             `[num_rows, num_features]`; with `acceptance`, and whether the only draft was accepted.
         acceptance: Its probability, if each request has one draft, and acceptance is judged as it is.
+        is_tall: Drawn in few calls of many rows.
     """
 
     name: str
@@ -52,25 +56,36 @@ class Kind:
     draw: Callable[[Any, int, int, int], NDArray[np.bool_]]  # Any: a sampler of either contract
     num_draws: int = 1
     acceptance: float = 0.0
+    is_tall: bool = False
 
 
-def dependence_plan(setting: Setting, kinds: tuple[Kind, ...], only: tuple[str, ...] = ("",)) -> SamplingPlan:
+def with_tall(setting: Setting, kinds: Sequence[Kind]) -> Sequence[Kind]:
+    """Add the first kind in calls of many rows, for a sampler that is fast."""
+    if setting.slow or setting.num_draws < _FEW_DRAWS:
+        return kinds
+    return *kinds, replace(kinds[0], name=f"{kinds[0].name}, {_TALL[1]} rows", is_tall=True)
+
+
+def dependence_plan(setting: Setting, kinds: Sequence[Kind], only: tuple[str, ...] = ("",)) -> SamplingPlan:
     """Checkpoints of two halves of each kind, as many as the draws allow.
 
     Args:
         only: Tables whose names begin so.
     """
     # The smallest cannot be judged with fewer draws than it has.
-    side = min(_LARGEST, max(_SMALLEST, int((setting.num_draws // len(kinds) / 2) ** 0.5)))
-    shapes = [dependence.Shape(kind.name, side, side, kind.features, kind.num_draws) for kind in kinds]
-    per_checkpoint = len(kinds) * 2 * side**2
+    num_square = sum(not kind.is_tall for kind in kinds)
+    side = min(_LARGEST, max(_SMALLEST, int((setting.num_draws // num_square / 2) ** 0.5)))
+    sides = [_TALL if kind.is_tall else (side, side) for kind in kinds]
+    shapes = [dependence.Shape(k.name, *sides, k.features, k.num_draws) for k, sides in zip(kinds, sides, strict=True)]
+    per_checkpoint = num_square * 2 * side**2  # tall calls come on top, and cost a fast sampler little
     most = _MOST_CHECKPOINTS if setting.num_draws < _NIGHTLY_DRAWS else _NIGHTLY_CHECKPOINTS
 
     coins = {kind.name: CoinShape(kind.name, side, side, kind.acceptance) for kind in kinds if kind.acceptance}
 
     def count_kind(sampler: Any, seed: int, kind: Kind, shape: dependence.Shape) -> Counts:  # Any: of either contract
-        seeds = [one for half in range(2) for one in related_seeds(side, derive_seed("half", seed, half))]
-        drawn = [kind.draw(sampler, side, one, derive_seed("call", seed, i)) for i, one in enumerate(seeds)]
+        halves = (related_seeds(shape.num_calls, derive_seed("half", seed, half)) for half in range(2))
+        seeds = enumerate(one for half in halves for one in half)
+        drawn = [kind.draw(sampler, shape.num_rows, one, derive_seed("call", seed, i)) for i, one in seeds]
         bits, rng = np.stack(drawn), harness_rng(derive_seed("coins", seed))
         extra = count_coins(bits[..., -1], coins[kind.name], rng) if kind.name in coins else {}
         return {**dependence.count_dependence(bits[..., : len(kind.features)], shape), **extra}
@@ -191,7 +206,7 @@ def rejection_dependence(setting: Setting) -> SamplingPlan:
         return Kind(verified.name, features, draw, verified.num_draft + 1, coin)
 
     num_kinds = len(_KINDS) - (setting.num_draws < _FEW_DRAWS)
-    return dependence_plan(setting, tuple(kind_of(one, setting) for one in _KINDS[:num_kinds]))
+    return dependence_plan(setting, with_tall(setting, [kind_of(one, setting) for one in _KINDS[:num_kinds]]))
 
 
 def harness_rng(seed: int) -> np.random.Generator:
@@ -254,4 +269,4 @@ def sampling_dependence(setting: Setting) -> SamplingPlan:
         return Kind(name, tuple(f"token, bit {bit}" for bit in range(num_bits)), draw, 1)
 
     names = list(PROBS)[: 1 if setting.num_draws < _FEW_DRAWS else 2]
-    return dependence_plan(setting, tuple(kind(name, setting.device) for name in names))
+    return dependence_plan(setting, with_tall(setting, [kind(name, setting.device) for name in names]))

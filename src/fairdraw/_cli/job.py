@@ -195,11 +195,12 @@ class Bench:
         )
         silent = getattr(self.sampler, "silent", "")
         nothing = silent or ("" if self.checks else self.job.why_nothing(self.contract.name))
-        by_suite = sorted(self.checks, key=lambda check: (check.suite == "statistical", check.code))
+        # Traces first: they find most faults, and time may end.
+        ordered = sorted(self.checks, key=lambda one: (not one.plays_traces, one.suite == "statistical", one.code))
         return Plan(
             self.sampler.name,
             header,
-            (*(check.code for check in by_suite), *([LEDGER] if self._ledger else [])),
+            (*(check.code for check in ordered), *([LEDGER] if self._ledger else [])),
             tuple(self._planned(mutant, scale).control(untried=Untried.LOST) for mutant in self._mutants),
             nothing,
             is_silent=bool(silent),
