@@ -194,7 +194,7 @@ DISAGREEING = Configuration("disagreeing", (request_distributions(_TARGET, _DRAF
 """0, 1 and 2 drafts are accepted in 40, 27 and 33 % of rows."""
 
 ONE_HOT = Configuration(
-    "one-hot", (request_distributions(_PEAKED_TARGET, _PEAKED_DRAFT, one_hot=True),), ("S1", "S2", "S3", "S4", "SD")
+    "one-hot", (request_distributions(_PEAKED_TARGET, _PEAKED_DRAFT, one_hot=True),), ("S1", "S2", "S3", "SD")
 )
 """0, 1 and 2 drafts are accepted in 49, 28 and 23 % of rows."""
 

@@ -195,8 +195,8 @@ class Bench:
         )
         silent = getattr(self.sampler, "silent", "")
         nothing = silent or ("" if self.checks else self.job.why_nothing(self.contract.name))
-        # Traces first: they find most faults, and time may end.
-        ordered = sorted(self.checks, key=lambda one: (not one.plays_traces, one.suite == "statistical", one.code))
+        # Traces first in each suite: they find most faults, and time may end.
+        ordered = sorted(self.checks, key=lambda one: (one.suite == "statistical", not one.plays_traces, one.code))
         return Plan(
             self.sampler.name,
             header,
