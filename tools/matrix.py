@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from install import InstallError, install
-from records import ROOT, commit, python_path, rows_as_json, table
+from records import ROOT, commit, python_path, save, table
 
 from fairdraw._report.verdict import NOTHING_RUN
 from fairdraw._run.expected import UNSEEN
@@ -329,8 +329,7 @@ def write(cells: Mapping[Key, Cell], record: Path) -> None:
     """Write the cells in the order of `SAMPLERS` and of the releases."""
     names = [*SAMPLERS, *sorted({sampler for sampler, _ in cells} - set(SAMPLERS))]
     ordered = [cells[key] for name in names for key in sorted(cells, key=_release_order) if key[0] == name]
-    record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(rows_as_json({"cells": ordered}))
+    save(record, {"cells": ordered})
 
 
 def _release_order(key: Key) -> tuple[int, ...]:

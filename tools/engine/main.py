@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from records import commit, machine, rows_as_json
+from records import commit, machine, save
 
 from engine.environment import RELEASES, EngineError, Environment
 from engine.jobs import SETTINGS, VOCAB_SIZE, plugin_job, tokens_job
@@ -176,6 +176,4 @@ def write_record(path: Path, rows: list[Row]) -> None:
     old = json.loads(path.read_text()) if path.exists() else []
     new = {(row["part"], row["vllm"]) for row in rows}
     kept = [row for row in old if (row["part"], row["vllm"]) not in new]
-    order = sorted([*kept, *rows], key=lambda row: (PARTS.index(row["part"]), row["vllm"]))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(rows_as_json(order))
+    save(path, sorted([*kept, *rows], key=lambda row: (PARTS.index(row["part"]), row["vllm"])))

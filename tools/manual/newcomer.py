@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from records import ROOT, commit, cpu_seconds, machine, rows_as_json, table
+from records import ROOT, commit, cpu_seconds, machine, save, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ def recorded() -> dict[str, dict[str, Any]]:  # Any: JSON
 def _write(row: dict[str, Any]) -> None:  # Any: JSON
     found = (recorded() if RECORD.exists() else {}) | {row["way"]: row}
     rows = [found[way] for way in ways() if way in found]
-    RECORD.write_text(rows_as_json({"machine": machine(), "rows": rows}), encoding="utf-8")
+    save(RECORD, {"machine": machine(), "rows": rows})
 
 
 def times(text: str) -> dict[str, Any]:  # Any: JSON

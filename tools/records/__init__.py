@@ -68,9 +68,10 @@ def gpu() -> dict[str, object]:
     }
 
 
-def rows_as_json(plain: Any) -> str:  # Any: JSON
-    """JSON of a record: every object of a list has a line of its own, so that a diff shows which rows changed."""
-    return f"{_rows(plain)}\n"
+def save(path: Path, plain: Any) -> None:  # Any: JSON
+    """Write a record: every object of a list has a line of its own, so that a diff shows which rows changed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{_rows(plain)}\n", encoding="utf-8")
 
 
 def _rows(plain: Any) -> str:  # Any: JSON

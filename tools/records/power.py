@@ -27,7 +27,7 @@ from fairdraw.statistical._distribution_check import FALSE_PASS_RATE, Distributi
 from fairdraw.statistical._stratified_check import StratifiedCheck
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
 from odd.rejection_draws import ODD_DISTRIBUTIONS
-from records import ROOT, commit, machine, rows_as_json, table
+from records import ROOT, commit, machine, save, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,8 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     record["odd"] = [on_odd_sampler(sampler, largest_profile) for sampler in ODD_DISTRIBUTIONS]
     record["slow"] = [at_slow_budget(mutant, largest_profile) for mutant in STRATIFIED_MUTANTS]
     record["slow_draws"] = largest_profile.slow_draws
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(rows_as_json(record), encoding="utf-8")
+    save(options.out, record)
     largest = max(record["profiles"], key=record["profiles"].__getitem__)
     missed = [fault["name"] for fault in record["faults"] if not caught(fault, largest)]
     accused = [odd["name"] for odd in record["odd"] if odd["alarms"] or odd["inconclusive"]]

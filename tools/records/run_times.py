@@ -19,7 +19,7 @@ import tempfile
 import time
 from typing import Any
 
-from records import ROOT, commit, cpu_seconds, machine, python_path, rows_as_json, table
+from records import ROOT, commit, cpu_seconds, machine, python_path, save, table
 
 RECORD = ROOT / "statistical" / "records" / "run_times.json"
 README = ROOT / "README.md"
@@ -50,7 +50,7 @@ def main() -> int:
             row = timed(sampler, profile, options.workers, folder)
             print(f"{sampler} {profile}: {row['wall_s']} s of {row['announced_s']} s announced: {row['verdict'][:90]}")
             rows = [old for old in rows if (old["sampler"], old["profile"]) != (sampler, profile)] + [row]
-            RECORD.write_text(rows_as_json({"machine": machine(), "rows": rows}))
+            save(RECORD, {"machine": machine(), "rows": rows})
     README.write_text(with_sentence(README.read_text(encoding="utf-8"), rows), encoding="utf-8")
     return 0
 

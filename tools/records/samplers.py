@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 import matrix
 
 from fairdraw._core.contracts import CONTRACTS
-from records import ROOT, python_path, rows_as_json, table
+from records import ROOT, python_path, save, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 SECONDS = 1800
 
@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"[{number}/{len(options.names)}] {name}", flush=True)
         rows[name] = row_of(name, options.profile)
         print(f"    {rows[name]['problem'] or rows[name]['counts']}, {rows[name]['seconds']} s", flush=True)
-        write(rows, options.record)
+        save(options.record, [rows[name] for name in SAMPLERS if name in rows])
     return 0 if all(not rows[name]["problem"] for name in options.names) else 1
 
 
@@ -143,12 +143,6 @@ def row_of(name: str, profile: str) -> Row:
         "seconds": round(time.perf_counter() - started),
         "origin": matrix.describe_run(profile),
     }
-
-
-def write(rows: Mapping[str, Row], record: Path) -> None:
-    """Write the rows in the order of `SAMPLERS`."""
-    record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(rows_as_json([rows[name] for name in SAMPLERS if name in rows]))
 
 
 def as_markdown(rows: Sequence[Row]) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from install import InstallError, download, install
 
-from records import ROOT, commit, machine, python_path, rows_as_json, table
+from records import ROOT, commit, machine, python_path, save, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -180,9 +180,7 @@ def write(result: Json, left_out: str) -> None:
     known = json.loads(RECORD.read_text(encoding="utf-8"))["releases"] if RECORD.exists() else []
     about = {"left out": left_out, "taken on": {**machine(), "commit": commit()}}
     releases = {one["vllm"]: one for one in [*known, {**result, **about}]}
-    RECORD.parent.mkdir(parents=True, exist_ok=True)
-    text = rows_as_json({"releases": [releases[name] for name in sorted(releases)]})
-    RECORD.write_text(text, encoding="utf-8")
+    save(RECORD, {"releases": [releases[name] for name in sorted(releases)]})
 
 
 def markdown(releases: list[Json]) -> str:

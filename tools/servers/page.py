@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import matrix
-from records import rows_as_json, table
+from records import save, table
 from records.samplers import NAMED
 
 from servers.process import SERVERS
@@ -49,8 +49,7 @@ def write(path: Path, row: Row) -> None:
     """The row replaces that of the same server; the others stay."""
     rows = {one["name"]: one for one in json.loads(path.read_text())} if path.exists() else {}
     rows[row["name"]] = row
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(rows_as_json([rows[name] for name in SERVERS if name in rows]))
+    save(path, [rows[name] for name in SERVERS if name in rows])
 
 
 def page(rows: Sequence[Row]) -> str:
