@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw.sampler_impl.step import (
     BadWords,
     Capacity,
@@ -125,7 +126,7 @@ def make_case(
         batch_size + 2, most, vocab_size, dtype, drafts, filters, edits, edits, edits=64 if edits else 0, logprobs=True
     )
     num_slots, num_rows = batch_size + 3, sum(num_drafts) + batch_size + 2
-    logits = np.stack([_row(rng, str(rng.choice(kinds)), vocab_size) for _ in range(num_rows)])
+    logits = np.stack([row_of(rng, str(rng.choice(kinds)), vocab_size) for _ in range(num_rows)])
     probs = rng.dirichlet(np.full(vocab_size, 0.3), (num_slots, max(most, 1)))
 
     def choose(values: tuple[float, ...], kind: type) -> Tensor:  # [num_slots] any
@@ -170,7 +171,7 @@ def draft_logits_of(
     return logits.masked_fill(logits < logits.amax(-1, keepdim=True) - 7, -torch.inf) + shifts[..., None]
 
 
-def _row(rng: np.random.Generator, kind: str, size: int) -> Row:  # [vocab_size] float32
+def row_of(rng: np.random.Generator, kind: str, size: int) -> Row:  # [vocab_size] float32
     row = (rng.normal(size=size) * 3).astype(np.float32)
     if kind == "ties":
         row = np.round(row)
@@ -268,15 +269,12 @@ def _apply_lists(row: Row, edits: Any, slot: int, position: int) -> None:  # Any
 
 def _penalise(row: Row, penalties: Penalties, slot: int, drafts: list[int]) -> None:
     presence, frequency, repetition = (
-        np.float32(getattr(penalties, name)[slot].item()) for name in ("presence", "frequency", "repetition")
+        float(getattr(penalties, name)[slot]) for name in ("presence", "frequency", "repetition")
     )
-    for i in range(len(row)):
-        count = int(penalties.output_counts[slot, i]) + drafts.count(i)
-        in_prompt = int(penalties.prompt_mask[slot, i // 32]) >> (i % 32) & 1
-        if count or in_prompt:
-            row[i] *= np.float32(1) / repetition if row[i] > 0 else repetition
-        row[i] -= frequency * np.float32(count)
-        row[i] -= presence if count else np.float32(0)
+    output = [token for token, count in enumerate(penalties.output_counts[slot].tolist()) for _ in range(count)]
+    prompt = [i for i in range(len(row)) if int(penalties.prompt_mask[slot, i // 32]) >> (i % 32) & 1]
+    seen = PenalisedRow(prompt, [*output, *drafts], PenaltyFactors(presence, frequency, repetition))
+    row[:] = PenaltiesOracle().penalise(row, seen)
 
 
 def _bad_ends(words: BadWords, slot: int, position: int, drafts: list[int]) -> list[int]:

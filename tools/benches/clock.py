@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from timeit import timeit
 from typing import Any
@@ -41,9 +42,11 @@ class GpuClock:
     def modes(self) -> dict[str, Mode]:
         """Name to what times all arms; see `benches.step`."""
         return {
-            "graph": lambda arms: self._rounds({name: replay_of(arm) for name, arm in arms.items()}, self._on_device),
-            "eager": lambda arms: self._rounds(arms, lambda arm, _: self._cold(arm, until_result=True)),
-            "host": lambda arms: self._rounds(arms, lambda arm, _: self._cold(arm, until_result=False)),
+            "graph": lambda arms: self._rounds(
+                {name: replay_of(arm) for name, arm in arms.items()}, partial(queued, before_each=self.flush.sum)
+            ),
+            "eager": lambda arms: self._rounds(arms, partial(self._cold, until_result=True)),
+            "host": lambda arms: self._rounds(arms, partial(self._cold, until_result=False)),
             "alone": lambda arms: {name: sorted(_once(arm) for _ in range(IN_A_ROW)) for name, arm in arms.items()},
         }
 
@@ -54,10 +57,7 @@ class GpuClock:
         found = rounds.run(self.rounds)
         return {name: sorted(1e6 * one.seconds[name] for one in found) for name in arms}
 
-    def _on_device(self, arm: Arm, inner: int) -> float:
-        return queued(arm, inner, self.flush.sum)
-
-    def _cold(self, arm: Arm, *, until_result: bool) -> float:
+    def _cold(self, arm: Arm, inner: int, *, until_result: bool) -> float:
         self.flush.sum()
         return _once(arm, until_result=until_result) * 1e-6
 

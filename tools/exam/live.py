@@ -168,6 +168,7 @@ class Session:
                 "row": row,
                 "rows_behind": self.size - 1 - row,
                 "place": 0,
+                "line": row + sum(drafts[:row]),
                 "token": -1,
                 "step": self.step,
                 "late": live is not None and list(live.output_token_ids[-1:]) == [-1],

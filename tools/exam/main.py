@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from records import appended, commit, machine, results, table
+from records import appended, commit, machine, read_lines, results, table
 
 from exam.members import CONTRACTS, correct, member_of, slots
 from fairdraw._core.checks import PROFILES
@@ -110,8 +110,7 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
 
 def read(path: Path) -> list[Row]:
     """Return the rows of a record; the first line says where it was made."""
-    lines = path.read_text(encoding="utf-8").splitlines()[1:] if path.exists() else []
-    return [json.loads(line) for line in lines]
+    return read_lines(path)[1:]
 
 
 def ran(arguments: argparse.Namespace) -> Iterator[Row]:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gates import copied
 from records import ROOT, commit, cpu_seconds, machine, save, table
 
 if TYPE_CHECKING:
@@ -108,12 +109,8 @@ def first_verdicts() -> str:
 
 def build_wheel(scratch: Path) -> Path:
     """The wheel of the working tree; everything it is made of is copied first, so that no build folder is left."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for name in filter(None, listed.split("\0")):
-        (scratch / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, scratch / "source" / name, follow_symlinks=False)
-    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(scratch), "source"]
+    source = copied(scratch / "source")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(scratch), str(source)]
     subprocess.run(build, cwd=scratch, check=True, stdout=subprocess.DEVNULL)
     return next(scratch.glob("*.whl"))
 

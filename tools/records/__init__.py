@@ -112,12 +112,16 @@ def read_rows(path: Path) -> dict[str, Any]:
     return {**record, "rows": rows}
 
 
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the rows that `appended` wrote; none if there is no file."""
+    return [*map(json.loads, path.read_text(encoding="utf-8").splitlines())] if path.exists() else []
+
+
 def appended(path: Path, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield rows as they come, each after it was written to the end of a file."""
     with path.open("a", encoding="utf-8") as file:
         for row in rows:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
+            print(json.dumps(row), file=file, flush=True)
             yield row
 
 

@@ -14,7 +14,6 @@ Exits 1 if `ci` misses a mutant that its draws resolve.
 from __future__ import annotations
 
 import argparse
-import json
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
-from records import appended, commit, machine, read_rows, results, table, write_rows
+from records import appended, commit, machine, read_lines, read_rows, results, table, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -187,9 +186,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so many; then --resume")
     arguments = parser.parse_args()
     part = arguments.out.with_suffix(".part")
-    kept: dict[tuple[object, ...], Row] = {}
-    if arguments.resume and part.exists():
-        kept = {key(row): row for row in map(json.loads, part.read_text(encoding="utf-8").splitlines())}
+    kept = {key(row): row for row in read_lines(part)} if arguments.resume else {}
     if arguments.match:
         before = read_rows(arguments.out)["rows"]
         kept |= {key(r): r for r in before if arguments.match not in words(r["contract"], r["mutant"], r["first"])}

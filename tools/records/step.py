@@ -3,9 +3,9 @@
     python tools/record.py step --out statistical/records/step_h200.json                  # 100,000 rows, 1e8 draws
     python tools/record.py step --rows 64 --draws 2000 --device cpu --out /tmp/step.json   # in Triton's interpreter
 
-Kept sets: rows with ties at every threshold, -inf, NaN, one token, flat, denormal and far apart, with parameters of
-their own each, beside a float64 reference in PyTorch. A row whose reference is within 1e-6 of `top_p` counts apart. A
-row with NaN, of which nothing in particular is kept, counts as equal.
+Kept sets: rows with ties at every threshold, -inf, NaN, one token, flat, denormal and far apart (`step_cases.KINDS`),
+with parameters of their own each, beside a float64 reference in PyTorch. A row whose reference is within 1e-6 of
+`top_p` counts apart. A row with NaN or infinity, of which nothing in particular is kept, counts as equal.
 
 Distributions: the first token of a request, by Pearson's chi-square against the exact distribution; cells that expect
 less than 20 are pooled. Plain sampling, and verification of one draft that was drawn from another distribution:
@@ -28,8 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.stats import chi2
+from step_cases import KINDS, row_of
 from torch import Tensor
 
 from fairdraw.perf_regression._records import write_record
@@ -104,31 +106,15 @@ def kept_reference(
     return torch.zeros_like(kept).scatter_(1, ids, kept), is_near
 
 
-def adversarial_rows(
-    num_rows: int, vocab_size: int, noise: torch.Generator, device: str
-) -> Tensor:  # [num_rows, vocab_size] float32
-    """Kinds in turn: few levels, so ties; normal, flat, one token, far apart, denormal, mostly excluded, NaN."""
-    normal = torch.randn(num_rows, vocab_size, generator=noise, device=device)
-    kind = torch.arange(num_rows, device=device)[:, None] % 8
-    chance = torch.rand(num_rows, vocab_size, generator=noise, device=device)
-    first = torch.arange(vocab_size, device=device)[None, :] == 0
-    rows = torch.where(kind == 0, (normal * 2).round(), normal * 3)
-    rows = torch.where(kind == 2, torch.ones_like(normal), rows)
-    rows = torch.where(kind == 3, torch.where(first, 1.0, -torch.inf), rows)
-    rows = torch.where(kind == 4, normal * 40, rows)
-    rows = torch.where(kind == 5, normal * 1e-39, rows)
-    rows = torch.where((kind == 6) & (chance > 0.02) & ~first, -torch.inf, rows)
-    return torch.where((kind == 7) & (chance < 0.5 / vocab_size), torch.nan, rows)
-
-
 def kept_sets(num_rows: int, device: str) -> Json:
     """How many rows agree, are near a threshold, or differ."""
-    noise = torch.Generator(device).manual_seed(19)
+    noise, rng = torch.Generator(device).manual_seed(19), np.random.default_rng(19)
     batch, counts = min(4096, num_rows), {"rows": 0, "equal": 0, "near a threshold": 0, "different": 0}
     plan = StepPlan(Capacity(batch, 0, VOCAB_SIZE, torch.float32, Drafts.NONE), device, backend="triton")
     every = torch.arange(batch + 1, dtype=torch.int32, device=device)
     while counts["rows"] < num_rows:
-        logits = adversarial_rows(batch, VOCAB_SIZE, noise, device)
+        kinds = (KINDS[i % len(KINDS)] for i in range(batch))
+        logits = torch.tensor(np.stack([row_of(rng, kind, VOCAB_SIZE) for kind in kinds]), device=device)
 
         def one_of(*values: float, dtype: torch.dtype = torch.float32) -> Tensor:  # [batch_size] any
             chosen = torch.randint(len(values), (batch,), generator=noise, device=device)
@@ -143,7 +129,7 @@ def kept_sets(num_rows: int, device: str) -> Json:
         inputs = StepInputs(logits, parameters, every[:-1].long(), every[:-1].long(), every)
         found = plan.processed_logits(inputs) > -torch.inf
         kept, is_near = kept_reference(logits, parameters)
-        is_row = ~logits.isnan().any(-1)  # a row with NaN keeps nothing in particular
+        is_row = (logits < torch.inf).all(-1)  # one with NaN or infinity keeps nothing in particular
         equal = (found == kept).all(-1) | ~is_row
         counts["rows"] += batch
         counts["equal"] += int(equal.sum())
@@ -178,10 +164,13 @@ def draws(names: list[str], form: Drafts, num_draws: int, cards: list[str], seco
     tasks = [(names, form, share, cards[part % len(cards)], part * 4 * share) for part in range(parts)]
     counts, accepted, targets, graphs = zip(*results(_drawn, tasks, len(cards), seconds), strict=True)
     drawn, kept = (torch.stack(parts).sum(0) for parts in (counts, accepted))
-    return [
-        _row_of(names, form, number, drawn, kept, targets[0]) | {"cards": len(cards), "graphs": min(graphs)}
-        for number in range(len(names))
-    ]
+    rows, beside = [], {"mixed": True} if len(names) > 1 else {}
+    for name, own, taken, target in zip(names, drawn, kept.tolist(), targets[0], strict=True):
+        p_value, cells = chi_square(own, target)
+        total = int(own.sum())
+        row = {"set": name, "drafts": form.name, **beside, "draws": total, "cells": cells, "p": p_value}
+        rows.append({**row, "accepted": taken / total, "cards": len(cards), "graphs": min(graphs)})
+    return rows
 
 
 def _drawn(task: tuple[list[str], Drafts, int, str, int]) -> tuple[Tensor, Tensor, list[Tensor], int]:
@@ -232,24 +221,6 @@ def _drawn(task: tuple[list[str], Drafts, int, str, int]) -> tuple[Tensor, Tenso
         done += batch
     # Of 0 graphs all steps were launched; of some most were replays.
     return counts.cpu(), accepted.cpu(), [target.cpu() for target in targets], len(plan._replays.graphs)
-
-
-def _row_of(
-    names: list[str],
-    form: Drafts,
-    number: int,
-    counts: Tensor,  # [num_names, vocab_size] int64
-    accepted: Tensor,  # [num_names] int64
-    targets: list[Tensor],
-) -> Json:
-    """What one set of parameters drew, alone or beside the others."""
-    p_value, cells = chi_square(counts[number], targets[number])
-    total = int(counts[number].sum())
-    beside = {"mixed": True} if len(names) > 1 else {}
-    share = float(accepted[number]) / total
-    return {"set": names[number], "drafts": form.name, **beside, "draws": total, "cells": cells, "p": p_value} | {
-        "accepted": share
-    }
 
 
 def main() -> int:
