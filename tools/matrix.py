@@ -390,14 +390,14 @@ def _what_was_run(cells: Sequence[Cell], total: int) -> str:
         commit, profile, only, date = what
         lines.append(f"* commit {commit}, profile `{profile}`, {only}, {date}: {where}")
     with_both = [f"`{c['sampler']}` {c['release']}" for c in ran if _suites(c) != "properties"]
-    if with_both:
-        lines += ["", f"Distribution checks ran, too, in these cells: {', '.join(with_both)}."]
     older = [f"`{c['sampler']}` {c['release']}: {count}" for c in ran if (count := len(newer_checks(c, _suites(c))))]
-    if older:
-        lines += ["", "Checks that are newer than a recorded cell, and are missing in it: " + "; ".join(older) + "."]
     unseen = [f"`{c['sampler']}` {c['release']}: {', '.join(sorted(u))}" for c in ran if (u := unseen_failures(c))]
-    if unseen:
-        lines += ["", "Known failures that a run was too small to show: " + "; ".join(unseen) + "."]
+    for said, found in (
+        ("Distribution checks ran, too, in these cells", with_both),
+        ("Checks that are newer than a recorded cell, and are missing in it", older),
+        ("Known failures that a run was too small to show", unseen),
+    ):
+        lines += ["", f"{said}: {'; '.join(found)}."] if found else []
     return "\n".join(lines) + "\n"
 
 

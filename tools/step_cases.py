@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ from fairdraw.sampler_impl.step import (
     TokenEdits,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 Row = NDArray[np.float32]
 KINDS = ("normal", "ties", "half", "flat", "one", "denormal", "mostly-excluded", "excluded", "nan", "inf", "wide")
 TEMPERATURES = (0.0, 0.6, 1.0, 1.0, 0.7, 1e-5, 3.0)
@@ -43,8 +47,8 @@ class Case:
     num_drafts: list[int]
 
     def on(self, device: torch.device) -> StepInputs:
-        moved: StepInputs = _moved(self.inputs, device)
-        return moved
+        inputs: StepInputs = moved(self.inputs, device)
+        return inputs
 
     def rows(self) -> list[tuple[int, int]]:
         """Request and place of each row that is not padding."""
@@ -74,12 +78,31 @@ class Case:
         return Case(self.capacity, inputs, counts)
 
 
-def _moved(value: Any, device: torch.device) -> Any:  # Any: a field
-    if isinstance(value, Tensor):
-        return value.to(device)
+Path = tuple[str, ...]
+"""Names of fields, from a structure to what stands in it."""
+
+
+def mapped(value: Any, change: Callable[[Path, Any], Any], path: Path = ()) -> Any:  # Any: a tensor, or what holds some
+    """Return a copy of the structure in which `change` has replaced some members, given the path to each."""
+    new = change(path, value)
+    if new is not value:
+        return new
+    if isinstance(value, tuple):
+        parts = [mapped(one, change, (*path, str(place))) for place, one in enumerate(value)]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, dict):
+        return {name: mapped(one, change, (*path, name)) for name, one in value.items()}
+    if isinstance(value, SimpleNamespace):
+        return SimpleNamespace(**mapped(vars(value), change, path))
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: _moved(getattr(value, field.name), device) for field in fields(value)})
+        own = {field.name: getattr(value, field.name) for field in fields(value)}
+        return replace(value, **{name: mapped(one, change, (*path, name)) for name, one in own.items()})
     return value
+
+
+def moved(value: Any, device: torch.device) -> Any:  # Any: as above
+    """Return a copy of the structure whose tensors are on the device."""
+    return mapped(value, lambda path, one: one.to(device) if isinstance(one, Tensor) else one)
 
 
 STALE = 0x7FABCDEF_7FABCDEF

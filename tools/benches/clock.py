@@ -13,11 +13,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from timeit import timeit
-from typing import Any
 
 import torch
 import triton
-from records import gpu
+from records import Json, gpu
 
 from fairdraw.perf_regression._device import replay_of
 from fairdraw.perf_regression._device_time import FLUSH_BYTES
@@ -29,7 +28,6 @@ IN_A_ROW = 100
 Arm = Callable[[], object]
 Times = dict[str, list[float]]
 Mode = Callable[[dict[str, Arm]], Times]
-Json = dict[str, Any]  # Any: JSON
 
 
 class GpuClock:

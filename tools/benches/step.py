@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from records import commit
+from records import Json, commit
 from torch import Tensor
 
 from benches import clock as clocks
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
     from benches.clock import Arm
 
-Json = dict[str, Any]  # Any: JSON
 
 CARD = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
 """Of Qwen3's model card."""

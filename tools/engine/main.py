@@ -17,9 +17,9 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from records import commit, machine, save
+from records import Json, commit, machine, save
 
 from engine.environment import RELEASES, EngineError, Environment
 from engine.jobs import SETTINGS, VOCAB_SIZE, plugin_job, tokens_job
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from engine.process import Answer
 
-Row = dict[str, Any]  # Any: JSON
 
 DEFAULT_RELEASE = {"plugin": "0.28.0", "tokens": "0.32.0"}
 """The last that the plugin serves with model runner V1, which runs on a CPU, and the newest that was tried."""
@@ -41,7 +40,7 @@ PARTS = tuple(DEFAULT_RELEASE)
 # -- the parts: rows of the record ------------------------------------------------------------------------------------
 
 
-def plugin_rows(environment: Environment, drafts: bool, options: argparse.Namespace) -> tuple[Answer, list[Row]]:
+def plugin_rows(environment: Environment, drafts: bool, options: argparse.Namespace) -> tuple[Answer, list[Json]]:
     job = plugin_job("tiny", drafts=drafts)
     off, on = (run_job(environment, job, plugin=plugin) for plugin in (False, True))
     found = compare(off.arrays, on.arrays)
@@ -60,7 +59,7 @@ def serving(drafts: bool) -> tuple[str, ...]:
     return ("penalties", "thinking budget", *(["rejection"] if drafts else []))
 
 
-def tokens_rows(environment: Environment, drafts: bool, options: argparse.Namespace) -> tuple[Answer, list[Row]]:
+def tokens_rows(environment: Environment, drafts: bool, options: argparse.Namespace) -> tuple[Answer, list[Json]]:
     answer = run_job(environment, tokens_job("tiny", drafts=drafts, num_tokens=options.tokens), plugin=False)
     return answer, list(judged_rows(answer))
 
@@ -70,7 +69,7 @@ OTHER_TEMPERATURE = "control: judged at 1.1 times the temperature"
 HEATED = "control: drawn at another temperature in the worker"
 
 
-def judged_rows(answer: Answer) -> Iterator[Row]:
+def judged_rows(answer: Answer) -> Iterator[Json]:
     """The tokens, and two controls that must be red."""
 
     probs = distributions(answer.arrays, VOCAB_SIZE)
@@ -96,7 +95,7 @@ def judged_rows(answer: Answer) -> Iterator[Row]:
         }
 
 
-def about(answer: Answer) -> Row:
+def about(answer: Answer) -> Json:
     """What ran."""
     worker = answer.about["worker"][0]
     versions = {name: answer.about[name] for name in ("vllm", "torch", "start_seconds", "run_seconds")}
@@ -105,12 +104,12 @@ def about(answer: Answer) -> Row:
 
 # -- the command ------------------------------------------------------------------------------------------------------
 
-RUN: dict[str, Callable[..., tuple[Answer, list[Row]]]] = {"plugin": plugin_rows, "tokens": tokens_rows}
+RUN: dict[str, Callable[..., tuple[Answer, list[Json]]]] = {"plugin": plugin_rows, "tokens": tokens_rows}
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parsed(arguments)
-    rows: list[Row] = []
+    rows: list[Json] = []
     try:
         for row in run(options):
             rows.append(row)
@@ -135,7 +134,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def run(options: argparse.Namespace) -> Iterator[Row]:
+def run(options: argparse.Namespace) -> Iterator[Json]:
     """The rows of every part, printed as they come."""
     for part in options.parts:
         environment = Environment(options.release or DEFAULT_RELEASE[part])
@@ -150,7 +149,7 @@ def run(options: argparse.Namespace) -> Iterator[Row]:
                 yield row
 
 
-def summary(row: Row) -> str:
+def summary(row: Json) -> str:
     """A row in one line."""
     if row["part"] == "plugin":
         parts = [
@@ -166,7 +165,7 @@ def summary(row: Row) -> str:
     return "; ".join(parts)
 
 
-def write_record(path: Path, rows: list[Row]) -> None:
+def write_record(path: Path, rows: list[Json]) -> None:
     """Rows of the same part and release are replaced, others stay."""
     old = json.loads(path.read_text()) if path.exists() else []
     new = {(row["part"], row["vllm"]) for row in rows}

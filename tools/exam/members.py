@@ -76,10 +76,6 @@ class Member:
     own_noise: bool
 
     @property
-    def id(self) -> str:
-        return f"{self.contract}/{self.kind.replace(' ', '-')}/{self.number}"
-
-    @property
     def effect_words(self) -> str:
         return catalogue(self.contract)[1][self.effect].words.format(self.size)
 

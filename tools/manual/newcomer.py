@@ -23,10 +23,10 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gates import copied
-from records import ROOT, commit, cpu_seconds, machine, save, table
+from records import ROOT, Json, commit, cpu_seconds, machine, save, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,18 +67,18 @@ def ways() -> dict[str, str]:
     return {PADDED: PAGE.read_text(encoding="utf-8"), **found}
 
 
-def recorded() -> dict[str, dict[str, Any]]:  # Any: JSON
+def recorded() -> dict[str, Json]:
     """Return the rows of the record by their ways."""
     return {row["way"]: row for row in json.loads(RECORD.read_text(encoding="utf-8"))["rows"]}
 
 
-def _write(row: dict[str, Any]) -> None:  # Any: JSON
+def _write(row: Json) -> None:
     found = (recorded() if RECORD.exists() else {}) | {row["way"]: row}
     rows = [found[way] for way in ways() if way in found]
     save(RECORD, {"machine": machine(), "rows": rows})
 
 
-def times(text: str) -> dict[str, Any]:  # Any: JSON
+def times(text: str) -> Json:
     """Return seconds from the first command to the first verdict, its first report, all verdicts, and versions."""
     before = TOOK.findall(text[: text.index("\nRED: ")])
     first = re.search(r"^start with (\w+) (.*): fairdraw explain", text, flags=re.MULTILINE)

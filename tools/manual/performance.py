@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import records
+from records import Json
 
 from fairdraw.perf_regression._pictures import figure_with_axes, save
 
@@ -19,8 +20,6 @@ STEP, DATA = "step_h200.json", "step_data_h200.json"
 PLAIN = "step_plain_h100.json"
 ARMS = {"ours": "fairdraw", "vllm033": "vLLM 0.33.0 V2"}
 COLOURS = {"fairdraw": "#1a9e8f", "vLLM 0.33.0 V2": "#8795a6"}
-
-Json = dict[str, Any]  # Any: JSON
 
 
 def record(name: str) -> Json:

@@ -24,21 +24,20 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from benches.step import SETS as OF_BENCHES
+from benches.vllm_step import OFF
 from scipy.stats import chi2
 from step_cases import KINDS, row_of
 from torch import Tensor
 
 from fairdraw.perf_regression._records import write_record
 from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs, StepPlan
-from records import commit, gpu, results
+from records import Json, commit, gpu, results
 
-Json = dict[str, Any]  # Any: JSON
 VOCAB_SIZE = 4096
 LEAST_EXPECTED = 20
 LARGEST_PART = 200_000_000
@@ -48,35 +47,21 @@ DRAFT_TEMPERATURE = 0.7
 """Of draft logits."""
 
 
-@dataclass(frozen=True)
-class Filters:
-    """Parameters of one request; the defaults are off."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-
-
-SETS = {
-    "none": Filters(),
-    "T=0.6": Filters(0.6),
-    "T=0.6 top-k 20 top-p 0.95": Filters(0.6, 20, 0.95),
-    "T=0.7 top-p 0.9": Filters(0.7, top_p=0.9),
-    "min-p 0.05": Filters(min_p=0.05),
-    "top-k 1000": Filters(top_k=1000),
-    "T=3 top-p 0.95": Filters(3.0, top_p=0.95),
-    "T=3 top-k 2500 top-p 0.9": Filters(3.0, 2500, 0.9),
+USUAL = "none", "T=0.6", "T=0.6 top-k 20 top-p 0.95", "T=0.7 top-p 0.9", "min-p 0.05", "top-k 1000"
+SETS: dict[str, Json] = {
+    **{name: sets[0] for name, sets in OF_BENCHES.items() if name in USUAL},
+    "T=3 top-p 0.95": {"temperature": 3.0, "top_p": 0.95},
+    "T=3 top-k 2500 top-p 0.9": {"temperature": 3.0, "top_k": 2500, "top_p": 0.9},
 }
 """Parameters to draw with. The last two leave more candidates than a list holds: such rows have programs of their
 own."""
 
 
-def parameters_of(filters: list[Filters], device: str) -> Parameters:
+def parameters_of(filters: list[Json], device: str) -> Parameters:
     """One slot each."""
 
     def column(name: str, dtype: torch.dtype = torch.float32) -> Tensor:  # [num_slots] any
-        return torch.tensor([getattr(one, name) for one in filters], dtype=dtype, device=device)
+        return torch.tensor([one.get(name, OFF[name]) for one in filters], dtype=dtype, device=device)
 
     return Parameters(column("temperature"), column("top_k", torch.int32), column("top_p"), column("min_p"))
 
@@ -138,9 +123,9 @@ def kept_sets(num_rows: int, device: str) -> Json:
     return counts
 
 
-def exact_distribution(logits: Tensor, filters: Filters, device: str) -> Tensor:  # [vocab_size] float64
+def exact_distribution(logits: Tensor, filters: Json, device: str) -> Tensor:  # [vocab_size] float64
     kept, _ = kept_reference(logits[None].float(), parameters_of([filters], device))
-    scaled = (logits.float() / filters.temperature).double().masked_fill(~kept[0], -torch.inf)
+    scaled = (logits.float() / filters.get("temperature", 1)).double().masked_fill(~kept[0], -torch.inf)
     return scaled.softmax(-1)
 
 
@@ -188,7 +173,7 @@ def _drawn(task: tuple[list[str], Drafts, int, str, int]) -> tuple[Tensor, Tenso
     draft_logits = (draft.log() * DRAFT_TEMPERATURE).bfloat16()
     if form is Drafts.LOGITS:  # what the rounded logits give
         draft = (draft_logits.float() / DRAFT_TEMPERATURE).double().softmax(-1).float()
-    has_filters = any(one != Filters(one.temperature) for one in filters)
+    has_filters = any(one.keys() - {"temperature"} for one in filters)
     capacity = Capacity(batch, rows_each - 1, VOCAB_SIZE, torch.bfloat16, form, filters=has_filters)
     plan, parameters = StepPlan(capacity, device, backend="triton"), parameters_of(filters, device)
     if not has_filters:

@@ -20,11 +20,11 @@ import sys
 import tarfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from install import InstallError, download, install
 
-from records import ROOT, commit, machine, python_path, save, table
+from records import ROOT, Json, commit, machine, python_path, save, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,6 @@ OPTIONS = [
 UNWANTED = ("cacheprovider", "benchmark", "xdist", "fairdraw.pytest_plugin")
 """Plugins of pytest."""
 
-Json = dict[str, Any]  # Any: JSON
 Outcomes = dict[str, str]
 """Test to passed, failed (also: no fixture, no import) or skipped."""
 
