@@ -51,6 +51,13 @@ def _docstring_lines(tree: ast.Module) -> set[int]:
     return lines
 
 
+def nodes(folder: str) -> Iterator[tuple[ast.AST, Path]]:
+    """Yield every node of the modules below `folder`, and its file."""
+    for path in python_files(folder):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield node, path.relative_to(ROOT)
+
+
 @cache
 def code_lines(text: str) -> set[int]:
     """Numbers of the lines of `text` that hold code."""
@@ -115,10 +122,9 @@ def kernel_comments() -> tuple[int, int]:
 
 def kernels() -> Iterator[tuple[ast.FunctionDef, Path]]:
     """Yield every Triton function, and its file."""
-    for path in python_files("sampler_impl"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and "triton.jit" in "".join(map(ast.unparse, node.decorator_list)):
-                yield node, path.relative_to(ROOT)
+    for node, path in nodes("sampler_impl"):
+        if isinstance(node, ast.FunctionDef) and "triton.jit" in "".join(map(ast.unparse, node.decorator_list)):
+            yield node, path
 
 
 def nesting(node: ast.AST) -> int:
@@ -135,26 +141,24 @@ def nesting(node: ast.AST) -> int:
 def numeric_accesses() -> list[str]:
     """Return every place of `sampler_impl` that reads a member by its number, but for sizes of a shape."""
     found = []
-    for path in python_files("sampler_impl"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-                is_size = isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
-                if isinstance(node.slice.value, int) and not is_size:
-                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+    for node, path in nodes("sampler_impl"):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            is_size = isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+            if isinstance(node.slice.value, int) and not is_size:
+                found.append(f"{path}:{node.lineno}: {ast.unparse(node)}")
     return found
 
 
 def first_words(folder: str) -> Iterator[tuple[str, bool, str]]:
     """Yield place, whether it is a function's, and first word of each docstring of a function, class or constant."""
-    for path in python_files(folder):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            body = getattr(node, "body", None)
-            for before, one in itertools.pairwise([node, *body] if isinstance(body, list) else []):
-                if isinstance(before, ast.Module) or not isinstance(one, ast.Expr):
-                    continue
-                if isinstance(one.value, ast.Constant) and isinstance(one.value.value, str):
-                    word, is_function = one.value.value.split()[0], isinstance(before, ast.FunctionDef)
-                    yield f"{path.relative_to(ROOT)}:{one.lineno}", is_function, word.strip(",.:;")
+    for node, path in nodes(folder):
+        body = getattr(node, "body", None)
+        for before, one in itertools.pairwise([node, *body] if isinstance(body, list) else []):
+            if isinstance(before, ast.Module) or not isinstance(one, ast.Expr):
+                continue
+            if isinstance(one.value, ast.Constant) and isinstance(one.value.value, str):
+                word, is_function = one.value.value.split()[0], isinstance(before, ast.FunctionDef)
+                yield f"{path}:{one.lineno}", is_function, word.strip(",.:;")
 
 
 def import_cycle() -> list[str]:

@@ -239,14 +239,23 @@ def install_others(*, everything: bool) -> None:
     for package in packages:
         print(f"[others] {package[-1]}", flush=True)
         _pip(*constraints(), *package)
-    for name in PARTS if everything else ():
+    for name, part in PARTS.items() if everything else ():
         print(f"[others] {name}", flush=True)
-        with tempfile.TemporaryDirectory() as folder:
-            _pip(*constraints(), "--no-deps", "--dest", folder, name, verb="download")
-            for wheel in Path(folder).glob("*.whl"):
-                with ZipFile(wheel) as archive:
-                    wanted = [one for one in archive.namelist() if one.startswith(PARTS[name]) or ".dist-info/" in one]
-                    archive.extractall(sysconfig.get_path("purelib"), wanted)
+        unpack(name, (part,), Path(sysconfig.get_path("purelib")))
+
+
+def unpack(package: str, parts: tuple[str, ...], folder: Path) -> None:
+    """Put what a wheel has below these paths, and what it says of itself, into a folder.
+
+    Raises:
+        InstallError: If pip fails.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        _pip(*constraints(), "--no-deps", "--dest", scratch, package, verb="download")
+        for wheel in Path(scratch).glob("*.whl"):
+            with ZipFile(wheel) as archive:
+                wanted = [one for one in archive.namelist() if one.startswith(parts) or ".dist-info/" in one]
+                archive.extractall(folder, wanted)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from install import InstallError, install
-from records import ROOT, commit, python_path, rows_as_json, table
+from records import ROOT, commit, python_path, save, table
 
 from fairdraw._report.verdict import NOTHING_RUN
 from fairdraw._run.expected import UNSEEN
@@ -329,8 +329,7 @@ def write(cells: Mapping[Key, Cell], record: Path) -> None:
     """Write the cells in the order of `SAMPLERS` and of the releases."""
     names = [*SAMPLERS, *sorted({sampler for sampler, _ in cells} - set(SAMPLERS))]
     ordered = [cells[key] for name in names for key in sorted(cells, key=_release_order) if key[0] == name]
-    record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(rows_as_json({"cells": ordered}))
+    save(record, {"cells": ordered})
 
 
 def _release_order(key: Key) -> tuple[int, ...]:
@@ -391,14 +390,14 @@ def _what_was_run(cells: Sequence[Cell], total: int) -> str:
         commit, profile, only, date = what
         lines.append(f"* commit {commit}, profile `{profile}`, {only}, {date}: {where}")
     with_both = [f"`{c['sampler']}` {c['release']}" for c in ran if _suites(c) != "properties"]
-    if with_both:
-        lines += ["", f"Distribution checks ran, too, in these cells: {', '.join(with_both)}."]
     older = [f"`{c['sampler']}` {c['release']}: {count}" for c in ran if (count := len(newer_checks(c, _suites(c))))]
-    if older:
-        lines += ["", "Checks that are newer than a recorded cell, and are missing in it: " + "; ".join(older) + "."]
     unseen = [f"`{c['sampler']}` {c['release']}: {', '.join(sorted(u))}" for c in ran if (u := unseen_failures(c))]
-    if unseen:
-        lines += ["", "Known failures that a run was too small to show: " + "; ".join(unseen) + "."]
+    for said, found in (
+        ("Distribution checks ran, too, in these cells", with_both),
+        ("Checks that are newer than a recorded cell, and are missing in it", older),
+        ("Known failures that a run was too small to show", unseen),
+    ):
+        lines += ["", f"{said}: {'; '.join(found)}."] if found else []
     return "\n".join(lines) + "\n"
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw.sampler_impl.step import (
     BadWords,
     Capacity,
@@ -24,6 +26,9 @@ from fairdraw.sampler_impl.step import (
     StepPlan,
     TokenEdits,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Row = NDArray[np.float32]
 KINDS = ("normal", "ties", "half", "flat", "one", "denormal", "mostly-excluded", "excluded", "nan", "inf", "wide")
@@ -42,8 +47,8 @@ class Case:
     num_drafts: list[int]
 
     def on(self, device: torch.device) -> StepInputs:
-        moved: StepInputs = _moved(self.inputs, device)
-        return moved
+        inputs: StepInputs = moved(self.inputs, device)
+        return inputs
 
     def rows(self) -> list[tuple[int, int]]:
         """Request and place of each row that is not padding."""
@@ -73,12 +78,31 @@ class Case:
         return Case(self.capacity, inputs, counts)
 
 
-def _moved(value: Any, device: torch.device) -> Any:  # Any: a field
-    if isinstance(value, Tensor):
-        return value.to(device)
+Path = tuple[str, ...]
+"""Names of fields, from a structure to what stands in it."""
+
+
+def mapped(value: Any, change: Callable[[Path, Any], Any], path: Path = ()) -> Any:  # Any: a tensor, or what holds some
+    """Return a copy of the structure in which `change` has replaced some members, given the path to each."""
+    new = change(path, value)
+    if new is not value:
+        return new
+    if isinstance(value, tuple):
+        parts = [mapped(one, change, (*path, str(place))) for place, one in enumerate(value)]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, dict):
+        return {name: mapped(one, change, (*path, name)) for name, one in value.items()}
+    if isinstance(value, SimpleNamespace):
+        return SimpleNamespace(**mapped(vars(value), change, path))
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: _moved(getattr(value, field.name), device) for field in fields(value)})
+        own = {field.name: getattr(value, field.name) for field in fields(value)}
+        return replace(value, **{name: mapped(one, change, (*path, name)) for name, one in own.items()})
     return value
+
+
+def moved(value: Any, device: torch.device) -> Any:  # Any: as above
+    """Return a copy of the structure whose tensors are on the device."""
+    return mapped(value, lambda path, one: one.to(device) if isinstance(one, Tensor) else one)
 
 
 STALE = 0x7FABCDEF_7FABCDEF
@@ -125,7 +149,7 @@ def make_case(
         batch_size + 2, most, vocab_size, dtype, drafts, filters, edits, edits, edits=64 if edits else 0, logprobs=True
     )
     num_slots, num_rows = batch_size + 3, sum(num_drafts) + batch_size + 2
-    logits = np.stack([_row(rng, str(rng.choice(kinds)), vocab_size) for _ in range(num_rows)])
+    logits = np.stack([row_of(rng, str(rng.choice(kinds)), vocab_size) for _ in range(num_rows)])
     probs = rng.dirichlet(np.full(vocab_size, 0.3), (num_slots, max(most, 1)))
 
     def choose(values: tuple[float, ...], kind: type) -> Tensor:  # [num_slots] any
@@ -170,7 +194,7 @@ def draft_logits_of(
     return logits.masked_fill(logits < logits.amax(-1, keepdim=True) - 7, -torch.inf) + shifts[..., None]
 
 
-def _row(rng: np.random.Generator, kind: str, size: int) -> Row:  # [vocab_size] float32
+def row_of(rng: np.random.Generator, kind: str, size: int) -> Row:  # [vocab_size] float32
     row = (rng.normal(size=size) * 3).astype(np.float32)
     if kind == "ties":
         row = np.round(row)
@@ -268,15 +292,12 @@ def _apply_lists(row: Row, edits: Any, slot: int, position: int) -> None:  # Any
 
 def _penalise(row: Row, penalties: Penalties, slot: int, drafts: list[int]) -> None:
     presence, frequency, repetition = (
-        np.float32(getattr(penalties, name)[slot].item()) for name in ("presence", "frequency", "repetition")
+        float(getattr(penalties, name)[slot]) for name in ("presence", "frequency", "repetition")
     )
-    for i in range(len(row)):
-        count = int(penalties.output_counts[slot, i]) + drafts.count(i)
-        in_prompt = int(penalties.prompt_mask[slot, i // 32]) >> (i % 32) & 1
-        if count or in_prompt:
-            row[i] *= np.float32(1) / repetition if row[i] > 0 else repetition
-        row[i] -= frequency * np.float32(count)
-        row[i] -= presence if count else np.float32(0)
+    output = [token for token, count in enumerate(penalties.output_counts[slot].tolist()) for _ in range(count)]
+    prompt = [i for i in range(len(row)) if int(penalties.prompt_mask[slot, i // 32]) >> (i % 32) & 1]
+    seen = PenalisedRow(prompt, [*output, *drafts], PenaltyFactors(presence, frequency, repetition))
+    row[:] = PenaltiesOracle().penalise(row, seen)
 
 
 def _bad_ends(words: BadWords, slot: int, position: int, drafts: list[int]) -> list[int]:

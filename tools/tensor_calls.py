@@ -16,14 +16,14 @@ import mmap
 import random
 import sys
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from step_cases import make_case
+from step_cases import Path, make_case, mapped, moved
 from torch import Tensor
 
 from fairdraw._core.interpreter import prepare_triton, speed_up_interpreter
@@ -31,6 +31,8 @@ from fairdraw._core.interpreter import prepare_triton, speed_up_interpreter
 if __name__ == "__main__":
     prepare_triton(sys.argv[2])
 
+from fairdraw._oracles.matchers import MatcherOracle
+from fairdraw.contracts import MatcherGrammar
 from fairdraw.sampler_impl import grammar, logprobs, rejection, rejection_counter, sampling
 from fairdraw.sampler_impl._counter import accept, draw, slots
 from fairdraw.sampler_impl.logits_plan import LogitsPlan
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
 
 VOCAB_SIZE = 40
 COUNTS = [2, 0, 3]
-Path = tuple[str, ...]
-"""Names of fields, from the argument to the tensor."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Call:
 
     def tensors(self) -> dict[Path, Tensor]:  # [...] any, each
         # Copies: views of them may be written in place, and other calls share the tensors.
-        return {path: tensor.clone() for path, tensor in _tensors_of(self.arguments)}
+        return {path: tensor.clone() for path, tensor in _tensors_of(self.arguments).items()}
 
     def run(self, changes: dict[Path, Tensor]) -> list[Tensor]:  # [...] any, each
         """Call with some tensors in the place of others; copies of whatever is returned and written."""
@@ -67,35 +67,25 @@ class Call:
         for path, tensor in changes.items():
             arguments = replaced(arguments, path, tensor)
         answer = self.function(**arguments)
-        found = [tensor for _, tensor in _tensors_of({"answer": answer})]
+        found = _tensors_of(answer).values()
         return [tensor.detach().clone() for tensor in (*found, *([arguments[self.written]] if self.written else ()))]
 
 
-def _tensors_of(value: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:  # Any: as above
-    if isinstance(value, Tensor):
-        yield path, value
-    elif isinstance(value, tuple):
-        for place, one in enumerate(value):
-            yield from _tensors_of(one, (*path, str(place)))
-    else:
-        for name, one in value.items() if isinstance(value, dict) else getattr(value, "__dict__", {}).items():
-            if path == () or is_dataclass(value) or isinstance(value, SimpleNamespace):
-                yield from _tensors_of(one, (*path, name))
+def _tensors_of(value: Any) -> dict[Path, Tensor]:  # Any: as above
+    found: dict[Path, Tensor] = {}
+
+    def look(path: Path, one: Any) -> Any:  # Any: a member of the structure
+        if isinstance(one, Tensor):
+            found[path] = one
+        return one
+
+    mapped(value, look)
+    return found
 
 
 def replaced(value: Any, path: Path, new: Any) -> Any:  # Any: as above, and what stands at the path
-    """Return a copy of the structure in which another tensor stands at a path."""
-    if not path:
-        return new
-    name, *rest = path
-    if isinstance(value, dict):
-        return {**value, name: replaced(value[name], tuple(rest), new)}
-    inner = replaced(getattr(value, name), tuple(rest), new)
-    return (
-        SimpleNamespace(**{**vars(value), name: inner})
-        if isinstance(value, SimpleNamespace)
-        else replace(value, **{name: inner})
-    )
+    """Return a copy of the structure in which something else stands at a path."""
+    return mapped(value, lambda at, one: new if at == path else one)
 
 
 def calls(backend: Any, device: str = "cpu") -> dict[str, Call]:  # Any: a word
@@ -110,13 +100,7 @@ def calls(backend: Any, device: str = "cpu") -> dict[str, Call]:  # Any: a word
     }
     if device == "cpu":
         return found
-    moved = {name: {path: one.to(device) for path, one in call.tensors().items()} for name, call in found.items()}
-    for name, call in found.items():
-        arguments = call.arguments
-        for path, tensor in moved[name].items():
-            arguments = replaced(arguments, path, tensor)
-        found[name] = replace(call, arguments=arguments)
-    return found
+    return {name: replace(call, arguments=moved(call.arguments, torch.device(device))) for name, call in found.items()}
 
 
 def _probs(rows: int) -> Tensor:  # [rows, vocab_size] float32
@@ -268,7 +252,8 @@ def _others(backend: Any, device: str) -> dict[str, Call]:  # Any: a word
         return made.apply(output_token_ids=outputs, **arguments)
 
     def fork(**arguments: Any) -> None:  # Any: of the function
-        grammar.fork_bitmasks([_EvenTokens(), None], [[2], []], **arguments)
+        even = MatcherOracle(MatcherGrammar("a*", (b"a", b"b") * (VOCAB_SIZE // 2), ()), {})
+        grammar.fork_bitmasks([even, None], [[2], []], **arguments)
 
     words = torch.randint(-(2**31), 2**31, (3, 2)).int()
     masked = {"logits": logits, "bitmask": words}
@@ -286,24 +271,6 @@ def _others(backend: Any, device: str) -> dict[str, Call]:  # Any: a word
         "apply_bitmask, rows": Call(grammar.apply_bitmask, {**masked, "indices": torch.tensor([2, 0])}, "logits"),
         "fork_bitmasks": Call(fork, {"bitmask": words}, "bitmask"),
     }
-
-
-class _EvenTokens:
-    """A grammar that allows every second token, always."""
-
-    is_terminated = False
-
-    def accept(self, token_id: int) -> bool:
-        return token_id % 2 == 0
-
-    def rollback(self, num_tokens: int) -> None:
-        pass
-
-    def fill(
-        self,
-        mask_words: Tensor,  # [num_words] int32
-    ) -> None:
-        mask_words.fill_(0x55555555)
 
 
 # Values that lie, in memory that ends.

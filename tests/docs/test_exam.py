@@ -14,7 +14,7 @@ FOUND = {
     "sampling/rare effect/0": "DIST701", "rejection/history/0": "DIST101", "grammar/id/0": "GRM101",
     "logprobs/layout/0": "LPR201", "filters/size/0": "FIL109", "penalties/index/0": "PEN101",
     "thinking_budget/index/0": "THK101", "logits_plan/size/0": "PLAN110", "server/index/0": "DIST911",
-    "masks/request/0": "MSK105",
+    "masks/request/0": "MSK105", "matchers/id/0": "MAT101",
 }  # fmt: skip
 """Members of the committed exam, and a check that finds them."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from benches import flashinfer_step as flashinfer_step
-from gpu_kernels import build, page
+from gpu_kernels import build
 
 from fairdraw.adapters import SamplerNotFound, load
 from fairdraw_engines import _flashinfer, _gpu_kernels, _sglang_tree
@@ -233,32 +233,3 @@ def test_bench_has_an_arm_where_flashinfer_has_the_kernels(
 
     assert list(made) == arms
     assert (fake.calls or ["softmax"])[-1] == last
-
-
-def test_page_shows_what_failed() -> None:
-    rows = [
-        {
-            "part": "contracts",
-            "kernel": "a",
-            "check": "SAM101",
-            "result": "failed",
-            "status": "failed",
-            "effect": "1|2",
-        },
-        {"part": "edges", "kernel": "k", "check": "holds", "result": "failed", "effect": {"times": 3}, "draws": 10**8},
-    ]
-    counts = dict.fromkeys(("passed", "xfailed", "failed", "error", "inconclusive", "incomplete", "skipped"), 1)
-    shown = "\n".join(
-        page.tables(
-            {
-                "rows": rows,
-                "contracts": {"a": counts},
-                "machine": {"gpu": "G", "cuda": "13", "torch": "2"},
-                "commit": "0123456789",
-                "versions": {"flashinfer-python": "0.7.2", "sglang": "0.5.23", "nvcc": "13", "arch": "sm_90a"},
-            }
-        )
-    )
-
-    assert "| `a` | SAM101 | failed | 1\\|2 |" in shown
-    assert "| `k` | holds | 1e+08 | failed | times 3 |" in shown

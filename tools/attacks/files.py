@@ -87,14 +87,12 @@ def attacks() -> Iterator[Attack]:
 
 def _attack(name: str, target: str, way: str, files: dict[str, str | bytes], place: str) -> Attack:
     """A correct sampler, or a replay of it, with such a file."""
-    prepare = functools.partial(_make, place)
-    all_files = {**victim(), **files}
     known = "a pipe that nobody writes to is waited for, as `cat` does" if place == "a pipe" else ""
-    if target == "replay":
-        run = ["replay", place, "--sampler", "victim:make"]
-        return Attack("files", name, run, all_files, may_be_green=True, checks=0, prepare=prepare, known=known)
-    run = [*words(way, f"{target}={place}")]
-    return Attack("files", name, run, all_files, may_be_green=True, prepare=prepare, known=known)
+    is_replay = target == "replay"
+    run = ["replay", place, "--sampler", "victim:make"] if is_replay else words(way, f"{target}={place}")
+    more = {"checks": 0} if is_replay else {}
+    prepare = functools.partial(_make, place)
+    return Attack("files", name, run, {**victim(), **files}, may_be_green=True, prepare=prepare, known=known, **more)
 
 
 def _make(place: str) -> None:

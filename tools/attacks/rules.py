@@ -170,8 +170,5 @@ def forms(secret: str) -> tuple[str, ...]:
 
 def _written(attack: Attack, folder: Path) -> list[str]:
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    return [path.read_text(errors="replace") for path in files if path.name not in attack.files and _is_small(path)]
-
-
-def _is_small(path: Path) -> bool:
-    return path.stat().st_size < 50_000_000
+    found = (path for path in files if path.name not in attack.files and path.stat().st_size < 50_000_000)
+    return [path.read_text(errors="replace") for path in found]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -22,6 +21,8 @@ from collections import Counter
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from engine.process import end_group
 
 from attacks.rules import Attack, Outcome, broken_rules
 
@@ -88,19 +89,12 @@ class Running:
         is_late = time.monotonic() - self.began > self.attack.seconds
         if not done and not is_late:
             return None
-        self._kill()
+        end_group(self.pid)  # with what the process left behind: its session is a group of its own
         if not done:
             _, _, used = os.wait4(self.pid, 0)
         texts = [(self.folder / name).read_text(errors="replace") for name in ("stdout", "stderr")]
         code = os.waitstatus_to_exitcode(status) if done else None
         return Outcome(code, used.ru_maxrss // 1024, *texts, self.folder)
-
-    def _kill(self) -> None:
-        """End what the process left behind: its session is a group of its own."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
 
 
 def load() -> None:

@@ -57,8 +57,11 @@ def arms(
         return {}
     if len(logits) > batch_size:
         verifying = {} if step.min_p is not None else {"flashinfer": step.verify}
-        both = {"flashinfer top-k": step.keep_top_k, "flashinfer top-p": step.keep_top_p}
-        return verifying | (both if step.filters_jointly else {})
+        alone: dict[str, Callable[[], Tensor]] = {  # one filter, on probabilities that are there
+            "flashinfer top-k": lambda: step.fi.top_k_renorm_probs(step.probs, step.top_k),
+            "flashinfer top-p": lambda: step.fi.top_p_renorm_probs(step.probs, step.top_p),
+        }
+        return verifying | (alone if step.filters_jointly else {})
     joint = {"flashinfer joint": step.sample_jointly} if step.filters_jointly else {}
     return {"flashinfer": step.sample, **joint} | ({"flashinfer logits": step.sample_logits} if step.has_logits else {})
 
@@ -84,52 +87,33 @@ class _Step:
             self.draft_probs = torch.zeros(shape, device=device).scatter_(2, self.draft_ids[..., None].long(), 1.0)
             self.probs = self.fi.softmax(logits, self.temperature)
 
-    def verify(self) -> Tensor:  # [batch_size] int32
+    def verify(self) -> Any:  # Any: FlashInfer's answer, Tensor [batch_size] int32
         """How many drafts of each request are kept."""
         probs = self._filtered(self.fi.softmax(self.logits, self.temperature))
         targets = probs.view(-1, self.width, probs.shape[1])
-        kept: Tensor = self.fi.chain_speculative_sampling(self.draft_probs, self.draft_ids, targets, **self.noise)[2]
-        return kept
-
-    def keep_top_k(self) -> Tensor:  # [num_rows, vocab_size] float32
-        """Nothing but this filter, on probabilities that are there."""
-        kept: Tensor = self.fi.top_k_renorm_probs(self.probs, self.top_k)
-        return kept
-
-    def keep_top_p(self) -> Tensor:  # [num_rows, vocab_size] float32
-        """The same; no top-k before it."""
-        kept: Tensor = self.fi.top_p_renorm_probs(self.probs, self.top_p)
-        return kept
+        return self.fi.chain_speculative_sampling(self.draft_probs, self.draft_ids, targets, **self.noise)[2]
 
     def _filtered(self, probs: Tensor) -> Tensor:  # [num_rows, vocab_size] float32
         probs = probs if self.top_k is None else self.fi.top_k_renorm_probs(probs, self.top_k)
         return probs if self.top_p is None else self.fi.top_p_renorm_probs(probs, self.top_p)
 
-    def sample(self) -> Tensor:  # [batch_size] int32
+    def sample(self) -> Any:  # Any: FlashInfer's answer, Tensor [batch_size] int32
         fi, probs = self.fi, self.fi.softmax(self.logits, self.temperature)
-        tokens: Tensor
         if self.min_p is not None:
-            tokens = fi.min_p_sampling_from_probs(self._filtered(probs), self.min_p, **self.noise)
-        elif self.top_k is not None and self.top_p is not None:
-            tokens = fi.top_k_top_p_sampling_from_probs(probs, self.top_k, self.top_p, **self.noise)
-        elif self.top_p is not None:
-            tokens = fi.top_p_sampling_from_probs(probs, self.top_p, **self.noise)
-        else:
-            tokens = fi.sampling_from_probs(probs, **self.noise)
-        return tokens
+            return fi.min_p_sampling_from_probs(self._filtered(probs), self.min_p, **self.noise)
+        if self.filters_jointly:
+            return fi.top_k_top_p_sampling_from_probs(probs, self.top_k, self.top_p, **self.noise)
+        if self.top_p is not None:
+            return fi.top_p_sampling_from_probs(probs, self.top_p, **self.noise)
+        return fi.sampling_from_probs(probs, **self.noise)
 
-    def sample_jointly(self) -> Tensor:  # [batch_size] int32
-        probs = self.fi.softmax(self.logits, self.temperature)
-        filters = (probs, self.top_k, self.top_p)
-        tokens: Tensor = self.fi.top_k_top_p_sampling_from_probs(*filters, filter_apply_order="joint", **self.noise)
-        return tokens
+    def sample_jointly(self) -> Any:  # Any: as above
+        filters = self.fi.softmax(self.logits, self.temperature), self.top_k, self.top_p
+        return self.fi.top_k_top_p_sampling_from_probs(*filters, filter_apply_order="joint", **self.noise)
 
-    def sample_logits(self) -> Tensor:  # [batch_size] int32
+    def sample_logits(self) -> Any:  # Any: as above
         logits = self.logits.float()
         logits = logits if self.temperature is None else logits / self.temperature[:, None]
-        tokens: Tensor
-        if not self.filters_jointly:
-            tokens = self.fi.sampling_from_logits(logits, **self.noise)
-            return tokens
-        tokens = self.fi.top_k_top_p_sampling_from_logits(logits, self.top_k, self.top_p, **self.noise)
-        return tokens
+        if self.filters_jointly:
+            return self.fi.top_k_top_p_sampling_from_logits(logits, self.top_k, self.top_p, **self.noise)
+        return self.fi.sampling_from_logits(logits, **self.noise)

@@ -6,8 +6,8 @@
 Both arms begin with the model's bfloat16 logits and end with tokens: K=3 one-hot drafts and a bonus row per request,
 over the parameter sets of `SETS`. Logits are Zipf-like, of peaked and flat rows; six of ten drafts are the row's best
 token. `--data` takes the rows of `DATA` instead: how long a step takes must not depend on them. Every figure is the
-median over rounds in one process, in microseconds; in each round every arm runs once, in a new random order, each after
-256 MiB were read to evict the L2 cache (`benches.clock`). Modes, of which `--modes` takes some:
+median over rounds in one process, in microseconds; in each round every arm runs once, in turns, each after 256 MiB were
+read to evict the L2 cache (`benches.clock`). Modes, of which `--modes` takes some:
 
 ======== ==============================================================================================================
 graph    one CUDA graph replay between two events
@@ -38,13 +38,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from records import commit
+from records import Json, commit
 from torch import Tensor
 
 from benches import clock as clocks
 from benches import flashinfer_step as flashinfer
 from benches.clock import CpuClock, GpuClock
 from benches.vllm_step import OFF, VERIFY, V2Step
+from fairdraw.perf_regression._device import graph_of
+from fairdraw.perf_regression._device_time import copy_of
 from fairdraw.perf_regression._records import write_record
 from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, Penalties, StepInputs, StepPlan
 
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
 
     from benches.clock import Arm
 
-Json = dict[str, Any]  # Any: JSON
 
 CARD = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
 """Of Qwen3's model card."""
@@ -259,7 +260,7 @@ def measure_cell(
         if mode == "graph":
             captured = [name for name in arms if name != "ours launched"]
             timed = {name: arms[name] for name in captured if is_captured(run, arms[name], **cell, mode=mode, arm=name)}
-            timed["copy"] = clocks.copy_arm(2 * rows * cell["V"])
+            timed["copy"] = copy_of(2 * rows * cell["V"])
         with run.errors_are_rows(**cell, mode=mode):
             times = {name: clocks.summary(values) for name, values in measure(timed).items()}
             medians = {name: time["median"] for name, time in times.items()}
@@ -273,7 +274,7 @@ def measure_cell(
 def is_captured(run: Run, function: Arm, **cell: object) -> bool:
     """Whether the arm can be captured in a graph; a row says if not."""
     with run.errors_are_rows(**cell):
-        clocks.capture(function)
+        graph_of(function)
         return True
     return False
 
@@ -281,7 +282,6 @@ def is_captured(run: Run, function: Arm, **cell: object) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Time the whole sampling step and keep the record.")
     parser.add_argument("--vllm", type=Path, help="folder that holds vllm/ of 0.33.0")
-    parser.add_argument("--commit", default=None, help="of the tree that runs, where git cannot be run")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--sets", nargs="*", choices=SETS, default=[*SETS], help="only these parameter sets")
@@ -298,7 +298,7 @@ def main() -> int:
     clock = CpuClock() if is_tiny else GpuClock(options.rounds)
     begin = time.monotonic()
     known: Json = {
-        "commit": options.commit or commit(),
+        "commit": commit(),
         "before": clocks.machine(),
         "rounds": options.rounds,
         "upstream": VERIFY,

@@ -23,6 +23,8 @@ import numpy as np
 import torch
 import triton
 
+from fairdraw_engines._vllm_v2_runtime import make_verifier
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -176,11 +178,11 @@ class _Finder(MetaPathFinder, Loader):
         vars(module).update(self.contents.get(module.__name__, {}))
 
 
-def _load(folder: Path) -> tuple[Any, Any]:  # Any: foreign modules
-    """Return the sampler's module and the verifier's, which stay loaded: functions import others when called."""
+def _load(folder: Path) -> Any:  # Any: a foreign module
+    """Return the sampler's module. It stays loaded, as the verifier's does: functions import others when called."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder(folder, _contents()))
-    return importlib.import_module(SAMPLER), importlib.import_module(VERIFY)
+    return importlib.import_module(SAMPLER)
 
 
 class V2Step:
@@ -202,7 +204,7 @@ class V2Step:
         positions: Tensor,  # [batch_size] int64
     ) -> None:
         _Platform.device_type = logits.device.type
-        sampling, verifying = _load(folder)
+        sampling = _load(folder)
         batch_size, num_drafts = len(parameters), len(logits) // len(parameters) - 1
         states = _request_states(outputs, logits.shape[1], logits.device)
         no_budget = SimpleNamespace(reasoning_config=None)
@@ -210,14 +212,7 @@ class V2Step:
         for slot, given in enumerate(parameters):
             sampler.add_request(slot, SimpleNamespace(**{**OFF, **given, "seed": int(seeds[slot])}))
         sampler.apply_staged_writes()
-        config = SimpleNamespace(
-            num_speculative_tokens=num_drafts,
-            rejection_sample_method="standard",
-            enable_adaptive_verification=False,
-            fly_entropy_threshold=None,
-            fly_entropy_top_k=None,
-        )
-        self._verify = verifying.RejectionSampler(sampler, config, logits.device)._verify
+        self._verify = make_verifier(sampler, num_drafts, logits.device)._verify
         self._arguments = _arguments(logits, draft_token_ids, batch_size, num_drafts, positions)
 
     def __call__(self) -> tuple[Tensor, Tensor]:  # [batch_size, max_spec_len + 1] int64, [batch_size] int32

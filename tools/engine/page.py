@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from records import table
+from records import Json, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-Row = dict[str, Any]  # Any: JSON
 
-
-def tables(rows: Sequence[Row]) -> dict[str, str]:
+def tables(rows: Sequence[Json]) -> dict[str, str]:
     """Return what was measured of each part, with its origin."""
     made = {}
     for part, lines in (("plugin", plugin), ("tokens", tokens)):
@@ -22,7 +20,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
     return made
 
 
-def origins(rows: Sequence[Row]) -> Iterable[str]:
+def origins(rows: Sequence[Json]) -> Iterable[str]:
     """One line for each machine and commit that these rows were taken on."""
     for row in {(r["vllm"], r["commit"], r["date"]): r for r in rows}.values():
         yield (
@@ -33,7 +31,7 @@ def origins(rows: Sequence[Row]) -> Iterable[str]:
         yield f"Repaired first: {'; '.join(repaired)}."
 
 
-def plugin(rows: Sequence[Row]) -> list[str]:
+def plugin(rows: Sequence[Json]) -> list[str]:
     lines = []
     for row in rows:
         served = ", ".join(f"{piece} {count}" for piece, count in row["served"].items())
@@ -43,7 +41,7 @@ def plugin(rows: Sequence[Row]) -> list[str]:
     return table(titles, lines, " --- ")
 
 
-def tokens(rows: Sequence[Row]) -> list[str]:
+def tokens(rows: Sequence[Json]) -> list[str]:
     lines = []
     for row in rows:
         whole = min(distance for name, distance in row["sees"].items() if name.startswith("all,"))
@@ -57,9 +55,9 @@ def tokens(rows: Sequence[Row]) -> list[str]:
 _ARM = "model", "drafts", "eager", "sigma", "set", "batch"
 
 
-def on_a_card(rows: Sequence[Row]) -> str:
+def on_a_card(rows: Sequence[Json]) -> str:
     """Return what `card.py` measured: medians of rounds that took turns, and the sampler's share."""
-    found: dict[tuple[object, ...], dict[str, list[Row]]] = {}
+    found: dict[tuple[object, ...], dict[str, list[Json]]] = {}
     for row in rows:
         if "arm" in row:
             found.setdefault(tuple(row[name] for name in _ARM), {"off": [], "on": []})[row["arm"]].append(row)

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,10 +123,8 @@ def started(command: list[str], log: Path, environment: Mapping[str, str]) -> It
 
 def end_group(group: int) -> None:
     """End every process of a group that is still there: workers outlive an engine that failed."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def reason(code: int | None, text: str, seconds: float) -> str:

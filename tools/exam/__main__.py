@@ -1,7 +1,5 @@
 """`python tools/exam`: see `exam.main`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

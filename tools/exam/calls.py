@@ -48,9 +48,9 @@ class Called(Examined):
         self.kept: dict[str, Any] = {}
 
     def features(self, logits: Tensor, size: int, **more: Any) -> Lazy:  # Any: values, or what makes them
-        """Return the features of a call with these logits and so many requests, and of what came before."""
+        """Return the features of a call with these logits and so many requests, and of what came before; note it."""
         vocab = logits.shape[-1]
-        return Lazy(
+        found = Lazy(
             {
                 "batch_size": size,
                 "vocab_size": vocab,
@@ -67,9 +67,8 @@ class Called(Examined):
                 **more,
             }
         )
-
-    def note(self, size: int, vocab: int) -> None:
         self.calls, self.rows_before, self.vocab_before = self.calls + 1, size, vocab
+        return found
 
     def stale(self, name: str, now: Tensor) -> Tensor:  # as `now`
         """Return the rows that were kept under `name`, where there are such rows, and keep these."""
@@ -181,12 +180,10 @@ class Sampling(Drawing):
         """Return the features of a call that is not computed, whose only NaN may be of id 0."""
         token = np.random.default_rng(noise.seed).integers(0, batch.vocab_size, batch.batch_size)
         values = self.values(batch, noise, batch.logits[:, 0].isnan).with_(token=token)
-        self.note(*batch.logits.shape)
         return (values,)
 
     def sample(self, batch: contracts.SamplingBatch, noise: Any) -> Tensor:  # [batch_size] int64
         self.now, greedy, vocab = self.values(batch, noise), batch.temperature < 1e-5, batch.vocab_size
-        self.note(*batch.logits.shape)
         given = isinstance(noise, contracts.RaceNoise)
         race = noise.exponentials if given else self.drawn(draw_exponentials, batch, noise)
         probs = self.right.probs(self.otherwise(batch))
@@ -284,7 +281,6 @@ class Rejection(Drawing, VectorRejection):
             short=cut | (counts < batch.max_spec_len),
         )
         kept = rng.integers(0, 2, batch.num_tokens).astype(bool)
-        self.note(n, batch.vocab_size)
         return values, self.of_drafts(values, batch).with_(draft_kept=kept)
 
     # -- steps
@@ -292,7 +288,6 @@ class Rejection(Drawing, VectorRejection):
     def verify(self, batch: contracts.SpecDecodeBatch, noise: Any) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         self.now = self.values(batch, noise)
         self.lines = self.of_drafts(self.now, batch)
-        self.note(batch.batch_size, batch.vocab_size)
         given = self.drawn(draw_noise, batch, noise) if isinstance(noise, contracts.SeededNoise) else noise
         uniforms = given.uniforms
         changes = {
@@ -385,9 +380,7 @@ class Masker(Called, GrammarOracle):
     def values(self, batch: Any, named: np.ndarray, **more: Any) -> Lazy:
         """Return the features of a call of either method."""
         flags = {"masked": named, "among_unmasked": among(~named), "after_unmasked": before(~named)}
-        found = self.features(batch.logits, len(batch.logits), **flags, **more)
-        self.note(*batch.logits.shape)
-        return found
+        return self.features(batch.logits, len(batch.logits), **flags, **more)
 
     def apply_bitmask(self, batch: contracts.BitmaskBatch) -> Tensor:  # as the logits
         n, named = batch.batch_size, np.zeros(batch.batch_size, bool)
@@ -475,7 +468,6 @@ class Logprobs(Called, LogprobsOracle):
             of_logprobs=not batch.wants_logits,
             low=True,
         )
-        self.note(*logits.shape)
         right = super().logprobs(batch)
         ids, listed, ranks = right.token_ids, right.logprobs, right.ranks
         assert ranks is not None
@@ -530,7 +522,6 @@ class Filters(Called):
             after_off=before(off),
             **{name: np.array([name in one for one in on], bool) for name in contracts.LOGIT_FILTERS},
         )
-        self.note(*batch.logits.shape)
         params = [*batch.params]
         if self.asks:
             params = [self.asked(one, self.now.at(row)) for row, one in enumerate(params)]

@@ -16,6 +16,7 @@ from exam.conditions import log_uniform
 from fairdraw import contracts
 from fairdraw._oracles.matchers import MatcherOracle
 from fairdraw.contracts._masks import sample_masks
+from fairdraw.strategies._serving_batch import ServingBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,66 +116,42 @@ def play_call(sampler: Any, batch: Any, noise: contracts.SeededNoise) -> list[Te
 # -- traces -----------------------------------------------------------------------------------------------------------
 
 
-class Serving:
+class Serving(ServingBatch):
     """A live batch, in which requests come, go, move, grow, are cut, and hold tokens that arrive late."""
 
     def __init__(
-        self, rng: random.Random, size: int, new: Callable[[], Any], tokens: Callable[[int], list[int]]
+        self, rng: random.Random, vocab_size: int, most: int, new: Callable[[], Any], tokens: Callable[[int], list[int]]
     ) -> None:
+        super().__init__(vocab_size, most_requests=most, names_taken=True)
         self.rng, self.new, self.tokens = rng, new, tokens
-        self.rows = [new() for _ in range(size)]
-        self.most = size
-        self.change: contracts.RowChanges | None = contracts.RowChanges(size, (), tuple(map(self.added, range(size))))
-
-    def added(self, row: int) -> contracts.AddedRow:
-        one = self.rows[row]
-        return contracts.AddedRow(row, one.params, one.prompt_token_ids, one.output_token_ids)
+        for _ in range(most):
+            self.add(*new())
+        self.change: contracts.RowChanges | None = self.take_changes()
 
     def step(self) -> None:
         """Let a step pass."""
-        for one in self.rows:
-            output, rng = one.output_token_ids, self.rng
-            output[:] = [self.tokens(1)[0] if token < 0 else token for token in output]
-            if output and rng.random() < 0.05:
-                del output[rng.randint(0, len(output)) :]
-            output.extend(self.tokens(rng.choice([0, 1, 1, 2, 4])))
+        rng = self.rng
+        for one in self.requests:
+            self.repair(one)
+            if rng.random() < 0.05:
+                self.cut(one, rng.randint(0, len(one.output_token_ids)))
+            self.emit(one, self.tokens(rng.choice([0, 1, 1, 2, 4])))
             if rng.random() < 0.2:
-                output.append(-1)
-            one.draft_token_ids[:] = self.tokens(rng.choice([0, 0, 1, 3, 9]))
-        self.change = self.events() if self.rng.random() < 0.6 else None
+                self.emit(one, self.tokens(1), num_late=1)
+            self.draft(one, self.tokens(rng.choice([0, 0, 1, 3, 9])))
+        self.change = self.events() if rng.random() < 0.6 else None
 
     def events(self) -> contracts.RowChanges:
         """Let requests finish, others enter, and rows move."""
         rng = self.rng
-        gone = [row for row in range(len(self.rows)) if rng.random() < 0.15]
-        added = []
-        for row in list(gone):
-            if rng.random() < 0.6 or len(self.rows) - len(gone) < 1:
-                self.rows[row] = self.new()
-                added.append(self.added(row))
-        holes = sorted(set(gone) - {one.row for one in added})
-        moved = []
-        while holes:
-            last = len(self.rows) - 1
-            if holes[-1] == last:
-                holes.pop()
-            else:
-                hole = holes.pop(0)
-                self.rows[hole] = self.rows[last]
-                moved.append(contracts.MovedRow(last, hole, contracts.Move.UNIDIRECTIONAL))
-            self.rows.pop()
-        while len(self.rows) < self.most and rng.random() < 0.3:
-            self.rows.append(self.new())
-            added.append(self.added(len(self.rows) - 1))
-            if moved:  # its row was left by a request that moves after it was added
-                self.rows.pop()
-                added.pop()
-                break
-        if rng.random() < 0.4 and len(self.rows) > 1:
-            a, b = rng.sample(range(len(self.rows)), 2)
-            self.rows[a], self.rows[b] = self.rows[b], self.rows[a]
-            moved.append(contracts.MovedRow(a, b, contracts.Move.SWAP))
-        return contracts.RowChanges(len(self.rows), tuple(sorted(gone, reverse=True)), tuple(added), tuple(moved))
+        for row in range(len(self.slots)):
+            if rng.random() < 0.15 and self.num_requests > 1:
+                self.finish(row)
+        while self.num_requests < self.most_requests and rng.random() < 0.5:
+            self.add(*self.new())
+        if rng.random() < 0.4 and self.num_requests > 1:
+            self.swap(*rng.sample(range(self.num_requests), 2))
+        return self.take_changes()
 
 
 def ids_of(rng: random.Random, vocab: int) -> Callable[[int], list[int]]:
@@ -205,19 +182,19 @@ def play_penalties(scanner: Any, rng: random.Random) -> list[Any]:
     vocab = rng.choice([20, 300, 2000])
     tokens = ids_of(rng, vocab)
 
-    def new() -> contracts.LiveRequest:
+    def new() -> tuple[Any, list[int], list[int]]:
         factors: list[list[float]] = [[0, 0, 0.5, -0.5], [0, 0, 0.3, -0.3], [1, 1, 1.3, 0.7]]
         params = contracts.RequestParams(rng.choice(factors[0]), rng.choice(factors[1]), rng.choice(factors[2]))
         lengths = [rng.choice([0, 1, 3, 10, 40, 40, 700, 2600]), rng.choice([0, 0, 0, 5, 300])]
-        return contracts.LiveRequest("x", params, tokens(lengths[0]), tokens(lengths[1]))
+        return params, tokens(lengths[0]), tokens(lengths[1])
 
-    serving, answers = Serving(rng, log_uniform(rng, 2, 64), new, tokens), []
+    serving, answers = Serving(rng, vocab, log_uniform(rng, 2, 64), new, tokens), []
     session, noise = scanner.open_penalties(vocab), np.random.default_rng(rng.getrandbits(30))
     for _ in range(STEPS):
         if serving.change:
             session.sync(serving.change)
-        batch = contracts.LiveBatch(tuple(serving.rows))
-        for rows, call in ((len(serving.rows), session.penalise), (batch.num_drafts, session.penalise_drafts)):
+        batch = serving.batch()
+        for rows, call in ((serving.num_requests, session.penalise), (batch.num_drafts, session.penalise_drafts)):
             answers.append(call(torch.from_numpy(noise.standard_normal((rows, vocab), np.float32) * 3), batch).clone())
         serving.step()
     return answers
@@ -227,17 +204,17 @@ def play_thinking(scanner: Any, rng: random.Random) -> list[Any]:
     markers = markers_of(rng)
     tokens = text_of(rng, *markers)
 
-    def new() -> contracts.LiveRequest:
+    def new() -> tuple[Any, list[int], list[int]]:
         params = contracts.RequestParams(thinking_token_budget=rng.choice([None, 0, 1, 2, 5, 12, 50, 300]))
         prompt = [*tokens(rng.choice([0, 3, 9, 200])), *rng.choice([markers.start, markers.start, ()])]
-        return contracts.LiveRequest("x", params, prompt, tokens(rng.choice([0, 0, 1, 5, 100])))
+        return params, prompt, tokens(rng.choice([0, 0, 1, 5, 100]))
 
-    serving, answers = Serving(rng, log_uniform(rng, 2, 40), new, tokens), []
+    serving, answers = Serving(rng, 8, log_uniform(rng, 2, 40), new, tokens), []
     session = scanner.open_thinking(markers)
     for _ in range(STEPS):
         if serving.change:
             session.sync(serving.change)
-        answers.append(session.forced(contracts.LiveBatch(tuple(serving.rows))))
+        answers.append(session.forced(serving.batch()))
         serving.step()
     return answers
 
@@ -247,7 +224,7 @@ def play_plan(planner: Any, rng: random.Random) -> list[Any]:
     tokens = rng.choice([text_of(rng, *markers), ids_of(rng, vocab)])
     words = [[1, 2], [3], [2, 1, 2], [1, 1, 2, 3, 1, 2], [2, 3, 1, 1]]
 
-    def new() -> contracts.LogitsRequest:
+    def new() -> tuple[Any, list[int], list[int]]:
         few = rng.sample(range(vocab), 4)
         choices: dict[str, list[Any]] = {
             "presence_penalty": [0, 0, 0.5],
@@ -264,16 +241,20 @@ def play_plan(planner: Any, rng: random.Random) -> list[Any]:
             "logit_bias": [None, {1: 1.5, 2: -2.0}, {1: 90.0, few[0]: -80.0}],
         }
         params = contracts.LogitsParams(**{name: rng.choice(values) for name, values in choices.items()})
-        return contracts.LogitsRequest(params, tokens(rng.choice([0, 4, 30])), tokens(rng.choice([0, 0, 3, 40])))
+        return params, tokens(rng.choice([0, 4, 30])), tokens(rng.choice([0, 0, 3, 40]))
 
-    serving, answers = Serving(rng, log_uniform(rng, 2, 16), new, tokens), []
+    serving, answers = Serving(rng, vocab, log_uniform(rng, 2, 16), new, tokens), []
     session = planner.open_plan(contracts.PlanSetup(vocab, *markers))
     noise = np.random.default_rng(rng.getrandbits(30))
     for _ in range(STEPS // 2):
-        rows = sum(len(one.draft_token_ids) + 1 for one in serving.rows)
+        requests = tuple(
+            contracts.LogitsRequest(one.params, one.prompt_token_ids, one.output_token_ids, one.draft_token_ids)
+            for one in serving.requests
+        )
+        rows = sum(len(one.draft_token_ids) + 1 for one in requests)
         logits = torch.from_numpy(noise.standard_normal((rows, vocab), np.float32) * 3)
         logits = logits.to(rng.choice([torch.float32, torch.bfloat16]))
-        answers += [session.process(contracts.LogitsBatch(logits, tuple(serving.rows), serving.change)).clone(), logits]
+        answers += [session.process(contracts.LogitsBatch(logits, requests, serving.change)).clone(), logits]
         serving.step()
     return answers
 

@@ -17,8 +17,8 @@ import torch
 from exam.examined import Examined, Lazy
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
-from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle, Thoughts
-from fairdraw.contracts import Capabilities, Move
+from fairdraw.contracts import Capabilities, Move, ThinkingPolicy
+from fairdraw.strategies._lifecycle_checkers import QuickThinkingOracle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,6 +168,7 @@ class Session:
                 "row": row,
                 "rows_behind": self.size - 1 - row,
                 "place": 0,
+                "line": row + sum(drafts[:row]),
                 "token": -1,
                 "step": self.step,
                 "late": live is not None and list(live.output_token_ids[-1:]) == [-1],
@@ -282,31 +283,12 @@ NO_MARKER = 1 << 40
 """An id that no marker has."""
 
 
-class RemembersTexts(ThinkingBudgetOracle):
-    """The specification; of a text whose beginning was read it reads the last token."""
-
-    def __init__(self, markers: Markers) -> None:
-        super().__init__(markers.start, markers.end)
-        self.known: dict[tuple[tuple[int, ...], int], Thoughts] = {}
-
-    def thoughts(self, text: tuple[int, ...], num_prompt: int) -> Thoughts:
-        before = self.known.get((text[:-1], num_prompt)) if text else None
-        if before is None:
-            found = super().thoughts(text, num_prompt)
-        else:
-            found = self.read(before, text, len(text) - 1, num_prompt)
-        if len(self.known) > 10_000:
-            self.known.clear()
-        self.known[text, num_prompt] = found
-        return found
-
-
 class ThinkingSession(Session):
     """A session."""
 
     def __init__(self, examined: Examined, markers: Markers) -> None:
         super().__init__(examined)
-        self.spec = RemembersTexts(markers)
+        self.spec = QuickThinkingOracle(*markers, ThinkingPolicy())
 
     def of_params(self, row: int) -> dict[str, Any]:
         budget = self.beliefs[row].params.thinking_token_budget if row in self.beliefs else None

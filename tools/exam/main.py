@@ -21,9 +21,9 @@ import time
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from records import appended, commit, machine, results, table
+from records import Json, appended, commit, machine, read_lines, results, table
 
 from exam.members import CONTRACTS, correct, member_of, slots
 from fairdraw._core.checks import PROFILES
@@ -35,13 +35,12 @@ if TYPE_CHECKING:
 
     from exam.members import Member
 
-Row = dict[str, Any]  # Any: JSON
 Task = tuple[int, str, str, str, int]
 """Seed, profile, contract, class, number; the class `correct` has no fault."""
 CORRECT = "correct"
 
 
-def sat(task: Task) -> Row:
+def sat(task: Task) -> Json:
     """Return the row of a member that was examined, in a process of its own: a fault may write what checks share."""
     seed, _, contract, kind, number = task
     assert all_checks(contract=contract)  # imported before the process is forked
@@ -53,7 +52,7 @@ def sat(task: Task) -> Row:
         return {**key_of(task), **about, **pool.apply(judged, (task, member)), "commit": commit()}
 
 
-def key_of(task: Task) -> Row:
+def key_of(task: Task) -> Json:
     """Return what a row is about."""
     seed, profile, contract, kind, number = task
     return {
@@ -65,7 +64,7 @@ def key_of(task: Task) -> Row:
     }
 
 
-def judged(task: Task, member: Member | None) -> Row:
+def judged(task: Task, member: Member | None) -> Json:
     """Run the suite on a member, or on a correct sampler, until a check fails."""
     _, profile, contract, _, number = task
     patterns = member.patterns() if member else ("$^", "$^")
@@ -108,13 +107,12 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
     return [(arguments.seed, arguments.profile, *slot) for slot in members[part]]
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[Json]:
     """Return the rows of a record; the first line says where it was made."""
-    lines = path.read_text(encoding="utf-8").splitlines()[1:] if path.exists() else []
-    return [json.loads(line) for line in lines]
+    return read_lines(path)[1:]
 
 
-def ran(arguments: argparse.Namespace) -> Iterator[Row]:
+def ran(arguments: argparse.Namespace) -> Iterator[Json]:
     """Yield the row of each task, after writing it; those that are there already come first."""
     names = ("member", "profile", "seed")
     kept = {tuple(row[name] for name in names): row for row in read(arguments.out)}
@@ -132,9 +130,9 @@ def ran(arguments: argparse.Namespace) -> Iterator[Row]:
 # -- the page -------------------------------------------------------------------------------------------------------
 
 
-def groups(rows: list[Row], by: str) -> list[str]:
+def groups(rows: list[Json], by: str) -> list[str]:
     """Return a table of found members by contract or by class."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    found: dict[tuple[str, str], list[Json]] = {}
     for row in rows:
         for name in (row[by], "**all**"):
             found.setdefault((row["profile"], name), []).append(row)
@@ -143,19 +141,19 @@ def groups(rows: list[Row], by: str) -> list[str]:
     return table((by, "profile", "members", "found", "first report names it"), lines)
 
 
-def counted(rows: list[Row]) -> tuple[str, str]:
+def counted(rows: list[Json]) -> tuple[str, str]:
     """Return how many were found, and how many of them were named."""
     found = [row for row in rows if row["found"]]
     named = sum(row["names_condition"] or row["names_effect"] for row in found)
     return f"{len(found)} ({round(100 * len(found) / len(rows))} %)", f"{named} of {len(found)}"
 
 
-def missed(rows: list[Row]) -> list[str]:
+def missed(rows: list[Json]) -> list[str]:
     """Return a line for each member that was missed, in words."""
     return [f"* `{row['profile']}` {row['member']}: {row['words']}." for row in rows if not row["found"]]
 
 
-def page(rows: list[Row]) -> str:
+def page(rows: list[Json]) -> str:
     """Return the tables of a record."""
     faulty = [row for row in rows if row["class"] != CORRECT]
     right = [row for row in rows if row["class"] == CORRECT]
@@ -182,9 +180,9 @@ def parsed() -> argparse.Namespace:
 def main() -> int:
     arguments = parsed()
     if arguments.list:
-        for seed, _, contract, kind, number in tasks(arguments):
-            member = member_of(seed, contract, kind, number)
-            print(f"{member.id}: {member.words}", flush=True)
+        for task in tasks(arguments):
+            seed, _, *slot = task
+            print(f"{key_of(task)['member']}: {member_of(seed, *slot).words}", flush=True)
         return 0
     rows = list(ran(arguments))
     print("\n".join([*groups(rows, "contract"), "", *groups(rows, "class")]))

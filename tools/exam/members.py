@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from exam import calls, engine, live
+from exam import calls, engine, live, matchers
 from exam.conditions import CLASSES, Condition, atom_of, condition_of, log_uniform
 from exam.examined import Fault, Lazy, catalogue
 from exam.masks import Masks
@@ -54,6 +54,7 @@ CONTRACTS = {
     "thinking_budget": Contract(live.Budgets, engine.play_thinking, 3),
     "logits_plan": Contract(live.Planner, engine.play_plan, 3),
     "masks": Contract(Masks, engine.play_masks, 3),
+    "matchers": Contract(matchers.Matchers, matchers.play, 3),
     "server": Contract(Server, engine.play_server, 2),
 }
 
@@ -74,10 +75,6 @@ class Member:
     size: float
     rate: float
     own_noise: bool
-
-    @property
-    def id(self) -> str:
-        return f"{self.contract}/{self.kind.replace(' ', '-')}/{self.number}"
 
     @property
     def effect_words(self) -> str:

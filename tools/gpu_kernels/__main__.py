@@ -1,7 +1,5 @@
 """`python tools/gpu_kernels`: see `gpu_kernels.build`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

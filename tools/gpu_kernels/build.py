@@ -21,11 +21,11 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zipfile import ZipFile
+
+from install import InstallError, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ LIBRARY = "libfairdraw_gpu_kernels.so"
 HERE = Path(__file__).parent
 
 
-class BuildError(Exception):
+class BuildError(InstallError):
     """One sentence says what is missing, one what to do."""
 
 
@@ -64,7 +64,6 @@ FLASHINFER = Package(
         "flashinfer/data/cccl/libcudacxx/",
         "flashinfer/data/cccl/thrust/",
         "flashinfer/sampling.py",
-        "flashinfer_python-0.7.2.dist-info/METADATA",
     ),
     "flashinfer/data/include/flashinfer/sampling.cuh",
 )
@@ -99,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fetch(options.folder / "sources")
         if not options.only_fetch:
             build(options.folder, options.arch, find_nvcc(options.nvcc))
-    except BuildError as error:
+    except InstallError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
@@ -109,19 +108,12 @@ def fetch(sources: Path, packages: Sequence[Package] = (FLASHINFER, SGLANG, CURA
     """Unpack the parts of each package that is not there yet.
 
     Raises:
-        BuildError: If a package cannot be downloaded, or lacks what is expected of it.
+        InstallError: If a package cannot be downloaded, or lacks what is expected of it.
     """
     for package in packages:
         if (sources / package.landmark).exists():
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            pinned = f"{package.name}=={package.version}"
-            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", folder, pinned]
-            if subprocess.run([*command, "--disable-pip-version-check"], check=False).returncode:
-                raise BuildError(f"build: {pinned} cannot be downloaded. See pip's messages above.")
-            for wheel in Path(folder).glob("*.whl"):
-                with ZipFile(wheel) as archive:
-                    archive.extractall(sources, [one for one in archive.namelist() if one.startswith(package.parts)])
+        unpack(pinned := f"{package.name}=={package.version}", package.parts, sources)
         if not (sources / package.landmark).exists():
             raise BuildError(f"build: {pinned} has no {package.landmark}. Adapt tools/gpu_kernels/build.py.")
 
@@ -184,7 +176,3 @@ def build(folder: Path, arch: str, nvcc: str) -> None:
     versions |= {"nvcc": nvcc_release(nvcc), "arch": f"sm_{arch}"}
     (folder / "versions.json").write_text(json.dumps(versions) + "\n")
     print(f"built: {link[0]}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

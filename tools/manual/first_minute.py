@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from records import ROOT, python_path, table
+from records import ROOT, Json, python_path, table
 
-from manual.performance import Json, record
+from manual.performance import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,8 +15,7 @@ import matrix
 from engine.page import on_a_card
 from engine.page import tables as tables_of_engines
 from exam import main as exam
-from gpu_kernels.page import page as tables_of_kernels
-from records import ROOT, mutants, plugin, power, read_rows, run_times, samplers, table, upstream_tests
+from records import ROOT, mutants, plugin, power, read_lines, read_rows, run_times, samplers, table, upstream_tests
 from servers.page import page as table_of_servers
 
 from fairdraw._core.contracts import CONTRACTS
@@ -30,6 +29,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OF_PAGES, OF_STATISTICS = ROOT / "docs" / "records", ROOT / "statistical" / "records"
+
+
+def _shown(path: Path) -> str:
+    """Return the tables of a record that no program makes any more; they stand beside it."""
+    return path.with_suffix(".md").read_text(encoding="utf-8")
 
 
 def _json(path: Path) -> Any:  # Any: JSON
@@ -101,8 +105,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **{f"capabilities of {name}": partial(_capabilities, name) for name in CONTRACTS if name in _COSTLY},
     **{f"policies of {name}": partial(_ways, name) for name, one in CONTRACTS.items() if one.policy},
     "filters": table_of_filters,
-    "performance": performance.performance_tables,
-    "scanners": performance.scanners_tables,
+    "performance": lambda: _shown(performance.RECORDS / "rejection_h200.json"),
+    "scanners": lambda: _shown(performance.RECORDS / "scanners_cpu.json"),
     "gallery": gallery.sections,
     "exam": lambda: exam.page(exam.read(OF_STATISTICS / "exam.jsonl")),
     "mutants": lambda: mutants.page(read_rows(OF_STATISTICS / "mutants_by_profile.json")),
@@ -110,13 +114,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "odd samplers": lambda: power.odd_table(_json(OF_STATISTICS / "power.json")),
     "power of few draws": lambda: power.slow_table(_json(OF_STATISTICS / "power.json")),
     **{f"engine {part}": partial(_engine, part) for part in ("plugin", "tokens")},
-    "engine on a card": lambda: on_a_card(
-        [*map(json.loads, (OF_PAGES / "engine_card.jsonl").read_text().splitlines())]
-    ),
+    "engine on a card": lambda: on_a_card(read_lines(OF_PAGES / "engine_card.jsonl")),
     "step": performance.step_tables,
     "step on any rows": performance.data_tables,
     "step beside FlashInfer": performance.flashinfer_tables,
-    "kernels of others": tables_of_kernels,
+    "kernels of others": lambda: _shown(OF_STATISTICS / "foreign_kernels_h200.json"),
     "attacks": table_of_attacks,
     "matrix": lambda: matrix.as_markdown(_cells()),
     "releases of vLLM": lambda: matrix.notes(_cells()),

@@ -23,9 +23,10 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from records import ROOT, commit, cpu_seconds, machine, rows_as_json, table
+from gates import copied
+from records import ROOT, Json, commit, cpu_seconds, machine, save, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,18 +67,18 @@ def ways() -> dict[str, str]:
     return {PADDED: PAGE.read_text(encoding="utf-8"), **found}
 
 
-def recorded() -> dict[str, dict[str, Any]]:  # Any: JSON
+def recorded() -> dict[str, Json]:
     """Return the rows of the record by their ways."""
     return {row["way"]: row for row in json.loads(RECORD.read_text(encoding="utf-8"))["rows"]}
 
 
-def _write(row: dict[str, Any]) -> None:  # Any: JSON
+def _write(row: Json) -> None:
     found = (recorded() if RECORD.exists() else {}) | {row["way"]: row}
     rows = [found[way] for way in ways() if way in found]
-    RECORD.write_text(rows_as_json({"machine": machine(), "rows": rows}), encoding="utf-8")
+    save(RECORD, {"machine": machine(), "rows": rows})
 
 
-def times(text: str) -> dict[str, Any]:  # Any: JSON
+def times(text: str) -> Json:
     """Return seconds from the first command to the first verdict, its first report, all verdicts, and versions."""
     before = TOOK.findall(text[: text.index("\nRED: ")])
     first = re.search(r"^start with (\w+) (.*): fairdraw explain", text, flags=re.MULTILINE)
@@ -108,12 +109,8 @@ def first_verdicts() -> str:
 
 def build_wheel(scratch: Path) -> Path:
     """The wheel of the working tree; everything it is made of is copied first, so that no build folder is left."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for name in filter(None, listed.split("\0")):
-        (scratch / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, scratch / "source" / name, follow_symlinks=False)
-    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(scratch), "source"]
+    source = copied(scratch / "source")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(scratch), str(source)]
     subprocess.run(build, cwd=scratch, check=True, stdout=subprocess.DEVNULL)
     return next(scratch.glob("*.whl"))
 

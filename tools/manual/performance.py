@@ -1,12 +1,13 @@
-"""Tables and pictures of docs/performance.md, step.md and scanners.md, from perf_regression/records."""
+"""Tables of docs/step.md and the picture of docs/performance.md, from perf_regression/records."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import records
+from records import Json
 
 from fairdraw.perf_regression._pictures import figure_with_axes, save
 
@@ -15,14 +16,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "perf_regression" / "records"
-GRAPHS, SCANNERS = "rejection_h200.json", "scanners_cpu.json"
 STEP, DATA = "step_h200.json", "step_data_h200.json"
 PLAIN = "step_plain_h100.json"
-ARMS = {"ours": "fairdraw", "vllm033": "vLLM 0.33.0 V2", "vllm022": "vLLM 0.22.0", "flashinfer": "FlashInfer"}
-KINDS = {"probs": "draft probabilities", "logits+lse": "draft logits", "one-hot": "one-hot drafts"}
+ARMS = {"ours": "fairdraw", "vllm033": "vLLM 0.33.0 V2"}
 COLOURS = {"fairdraw": "#1a9e8f", "vLLM 0.33.0 V2": "#8795a6"}
-
-Json = dict[str, Any]  # Any: JSON
 
 
 def record(name: str) -> Json:
@@ -35,14 +32,6 @@ def table(head: str, rows: Iterable[Iterable[object]]) -> str:
     return "\n".join(records.table(head.split(" | "), rows, " --- "))
 
 
-def performance_tables() -> str:
-    """Return the tables of docs/performance.md."""
-    found = record(GRAPHS)
-    empty = f"An empty replay takes {found['empty_replay_us']['median']} us, which is part of every figure."
-    parts = f"{origin(found)} {empty}", times(found), grid(found), compatible(found), distributions(found)
-    return "\n\n".join(parts)
-
-
 def origin(found: Json) -> str:
     machine = found["before"]
     return (
@@ -50,53 +39,6 @@ def origin(found: Json) -> str:
         f"torch {machine['torch']}, Triton {machine['triton']}; {machine['date'][:10]}, commit {found['commit'][:12]}; "
         f"medians of {found['rounds']} rounds."
     )
-
-
-def find(found: Json, kind: str, batch_size: int) -> Json:
-    """The case at 3 drafts and 128256 entries."""
-    return next(c for c in found["cases"] if (c["kind"], c["B"], c["K"], c["V"]) == (kind, batch_size, 3, 128256))
-
-
-def times(found: Json) -> str:
-    rows = []
-    for kind, title in KINDS.items():
-        for batch_size in (1, 8, 64, 256):
-            case = find(found, kind, batch_size)
-            us = {arm: f"{value['median']:.1f}" for arm, value in case["us"].items()}
-            others = [f"{us[arm]} ({case['ratio'][arm]:.2f})" if arm in us else "-" for arm in list(ARMS)[:0:-1]]
-            ours = [us[arm] for arm in ("ours", "ours-alone", "ours+bonus")]
-            rows.append([f"{title}, {batch_size} requests", *ours, *others[::-1], f"{case['of_copy']:.2f}"])
-    head = "microseconds | fairdraw | without workspace | with bonus rows | vLLM 0.33.0 V2 | vLLM 0.22.0 | FlashInfer "
-    note = (
-        "In brackets: our time as a part of theirs, where bonus rows are part of both or of neither. *Of copy*: the "
-        "time of a copy of the bytes that must be moved, as a part of our time."
-    )
-    return f"{table(head + '| of copy', rows)}\n\n{note}"
-
-
-def grid(found: Json) -> str:
-    """Extremes over B, V, K and the kinds of draft."""
-    rows = []
-    for arm, title in list(ARMS.items())[1:]:
-        ratios = sorted((case["ratio"][arm], i) for i, case in enumerate(found["cases"]) if arm in case["ratio"])
-        high, at = ratios[-1]
-        case = found["cases"][at]
-        where = f"{high:.2f}: {KINDS[case['kind']]}, B={case['B']}, K={case['K']}, V={case['V']}"
-        rows.append([title, len(ratios), f"{ratios[0][0]:.2f}", f"{ratios[len(ratios) // 2][0]:.2f}", where])
-    return table("our time as a part of | cases | least | median | most", rows)
-
-
-def compatible(found: Json) -> str:
-    rows = [[r["B"], r["K"], r["us"]["ours"], r["us"]["vllm022"], r["ratio"]] for r in found["compatible"]]
-    head = "requests | drafts | upstream-compatible noise, us | vLLM 0.22.0's kernels, us | ratio"
-    equality = found["equality"]
-    same = f"Of {equality['batches']} random batches {equality['unequal']} differ in any token from vLLM 0.22.0's."
-    return f"{table(head, rows)}\n\n{same}"
-
-
-def distributions(found: Json) -> str:
-    rows = [[row["kind"], row["draws"], row["chi_square"], row["p"]] for row in found["distribution"]]
-    return table("tokens drawn by the compiled kernels | number | chi-square, 11 degrees of freedom | p", rows)
 
 
 def flashinfer_tables() -> str:
@@ -217,61 +159,11 @@ def _met(is_met: bool) -> str:
     return "met" if is_met else "missed"
 
 
-SCANNERS_ORIGIN = """{batch_size} requests, {vocab_size} entries in the vocabulary, vLLM {vllm}. {clock}. {processor},
-{cores} cores, {load_per_core} runnable processes per core; torch {torch} with {torch_threads} thread, Python {python};
-{date}, commit `{commit}`.
-"""
-
-
-def scanners_tables() -> str:
-    """Return the tables of docs/scanners.md."""
-    found = record(SCANNERS)
-    limits = [[one["what"], f"{one['value']:.4g}", f"{one['limit']:.4g}", one["verdict"]] for one in found["limits"]]
-    counts = found["instructions"]
-    lengths = list(counts[0]["per_step"])
-    rows = [[r["scanner"], r["num_drafts"], *r["per_step"].values(), r["exponent"]] for r in counts]
-    parts = [
-        SCANNERS_ORIGIN.format(**{**found, **found["machine"], **found["versions"]}),
-        "## Limits\n",
-        table("limit on | measured | limit | verdict", limits),
-        "\n## Microseconds per step\n",
-        _steps(found["steps"]),
-        "\n## On the logits, which both sides pay\n",
-        _steps(found["arithmetic"]),
-        "\n## Instructions per step, by valgrind\n",
-        f"{counts[0]['batch_size']} requests. The exponent is the slope of log count on log length.\n",
-        table(" | ".join(["scanner", "drafts", *lengths, "exponent"]), rows),
-    ]
-    return "\n".join(parts)
-
-
-def _steps(steps: list[Json]) -> str:
-    rows = []
-    for one in steps:
-        us, cold = one["us"], one.get("cold_us", {})
-        shown = [us["vllm"], us["ours"], cold.get("ours"), us.get("stage 1")]
-        cells = ["-" if value is None else f"{value:.0f}" for value in shown]
-        rows.append([one["scanner"], one["num_drafts"], one["length"], *cells, _ratio(one)])
-    return table("scanner | drafts | length | vLLM | ours, own | ours, cold | stage 1 | vLLM / ours", rows)
-
-
-def _ratio(one: Json) -> str:
-    """vLLM's cost divided by ours; with its interval where there were enough rounds for one."""
-    if one["ratio"] is None:
-        return _times(one["us"]["vllm"] / one["us"]["ours"])
-    low, middle, high = (_times(1 / one["ratio"][bound]) for bound in ("high", "middle", "low"))
-    return f"{middle} ({low} to {high})"
-
-
-def _times(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.2f}"
-
-
 def step_chart(path: Path) -> Path:
     """Ordinary calls of the whole step at 64 requests, as an engine makes them."""
     found = record(STEP)
     rows = [row for row in found["rows"] if (row["V"], row["B"], row["mode"]) == (151936, 64, "eager")]
-    bars = {ARMS[arm]: [row["us"][arm]["median"] for row in rows] for arm in ("ours", "vllm033")}
+    bars = {title: [row["us"][arm]["median"] for row in rows] for arm, title in ARMS.items()}
     figure, (axes,) = figure_with_axes((7.2, 8.4), 1)
     for place, (label, values) in enumerate(bars.items()):
         drawn = axes.barh([group + 0.4 * place for group in range(len(rows))], values, 0.34, color=COLOURS[label])

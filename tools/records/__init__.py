@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 T, R = TypeVar("T"), TypeVar("R")
+Json = dict[str, Any]  # Any: JSON
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests"))  # for the odd samplers
@@ -68,9 +69,10 @@ def gpu() -> dict[str, object]:
     }
 
 
-def rows_as_json(plain: Any) -> str:  # Any: JSON
-    """JSON of a record: every object of a list has a line of its own, so that a diff shows which rows changed."""
-    return f"{_rows(plain)}\n"
+def save(path: Path, plain: Any) -> None:  # Any: JSON
+    """Write a record: every object of a list has a line of its own, so that a diff shows which rows changed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{_rows(plain)}\n", encoding="utf-8")
 
 
 def _rows(plain: Any) -> str:  # Any: JSON
@@ -81,12 +83,12 @@ def _rows(plain: Any) -> str:  # Any: JSON
     return json.dumps(plain, ensure_ascii=False)
 
 
-def write_rows(path: Path, head: dict[str, Any], rows: Iterable[dict[str, Any]], by: Iterable[str]) -> None:
+def write_rows(path: Path, head: Json, rows: Iterable[Json], by: Iterable[str]) -> None:
     """Write a record of many alike rows: a line holds those that agree in the fields `by`, and each value once.
 
     A field that differs among them is a list below `each`, with `null` for a row that lacks it.
     """
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[Json]] = {}
     names = tuple(by)
     for row in rows:
         groups.setdefault(tuple(json.dumps(row.get(name)) for name in names), []).append(row)
@@ -100,10 +102,10 @@ def write_rows(path: Path, head: dict[str, Any], rows: Iterable[dict[str, Any]],
     path.write_text(text.replace("{, ", "{", 1), encoding="utf-8")
 
 
-def read_rows(path: Path) -> dict[str, Any]:
+def read_rows(path: Path) -> Json:
     """Read what `write_rows` wrote, with a dictionary for each row again."""
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    rows: list[dict[str, Any]] = []
+    record: Json = json.loads(path.read_text(encoding="utf-8"))
+    rows: list[Json] = []
     for group in record["rows"]:
         each = group.pop("each", {})
         length = len(next(iter(each.values()), [None]))
@@ -111,12 +113,16 @@ def read_rows(path: Path) -> dict[str, Any]:
     return {**record, "rows": rows}
 
 
-def appended(path: Path, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path) -> list[Json]:
+    """Return the rows that `appended` wrote; none if there is no file."""
+    return [*map(json.loads, path.read_text(encoding="utf-8").splitlines())] if path.exists() else []
+
+
+def appended(path: Path, rows: Iterable[Json]) -> Iterator[Json]:
     """Yield rows as they come, each after it was written to the end of a file."""
     with path.open("a", encoding="utf-8") as file:
         for row in rows:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
+            print(json.dumps(row), file=file, flush=True)
             yield row
 
 

@@ -18,7 +18,7 @@ from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._report.explanation import RECORD
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
-from records import rows_as_json
+from records import save
 
 if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
             silent.append(check.code)
         rows |= {} if found is None else {check.code: found}
         print(f"[{number}/{len(wanted)}] {check.code}: {found and found['mutant']}", flush=True)
-    RECORD.write_text(rows_as_json([rows[code] for code in sorted(rows)]), encoding="utf-8")
+    save(RECORD, [rows[code] for code in sorted(rows)])
     print(f"{len(rows)} examples; without one although a mutant names them: {', '.join(silent) or 'none'}")
     return int(bool(silent))
 

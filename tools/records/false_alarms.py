@@ -45,7 +45,7 @@ from fairdraw.statistical.logprobs import CHECKS as LOGPROBS_CHECKS
 from fairdraw.statistical.rejection import DISTRIBUTION_CHECKS
 from fairdraw.statistical.sampling import CHECKS as SAMPLING_CHECKS
 from fairdraw.statistical.server import CHECKS as SERVER_CHECKS
-from records import ROOT, commit, machine, results, rows_as_json
+from records import ROOT, Json, commit, machine, results, save
 
 CHECKS = {
     "rejection": DISTRIBUTION_CHECKS,
@@ -131,8 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
         "workers": options.jobs,
         **made_by,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(rows_as_json(record), encoding="utf-8")
+    save(options.out, record)
     print(f"{record['alarms']} alarms in {record['runs']} runs; {record['uniformity']['verdict']}: {options.out}")
     return 0 if record["alarms"] == 0 and record["uniformity"]["verdict"] == "uniform" else 1
 
@@ -223,7 +222,7 @@ def sized_checks(contract: str, codes: tuple[str, ...]) -> tuple[DistributionChe
     return tuple(dataclasses.replace(check, workload=sized[check.workload]) for check in shared)
 
 
-def summary(runs: list[Run]) -> dict[str, Any]:  # Any: JSON
+def summary(runs: list[Run]) -> Json:
     """Alarms, what could not be decided, and whether p-values are uniform."""
     found: dict[str, list[float]] = {}
     for run in runs:

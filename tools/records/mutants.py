@@ -14,17 +14,16 @@ Exits 1 if `ci` misses a mutant that its draws resolve.
 from __future__ import annotations
 
 import argparse
-import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
-from records import appended, commit, machine, read_rows, results, table, write_rows
+from records import Json, appended, commit, machine, read_lines, read_rows, results, table, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck
     from fairdraw._mutants._mutant import Mutant
 
-Row = dict[str, Any]  # Any: JSON
 Task = tuple[int, str, int]
 """Number of the mutant, profile, seed."""
 SEEDS = (DEFAULT_SEED, 0, 1, 2, 3)
@@ -53,7 +51,7 @@ def checks_in_order(contract: str, mutant: Mutant) -> list[AnyCheck]:
     return [known[code] for code in mutant.caught_by] + sorted(others, key=lambda check: check.suite)
 
 
-def tried(task: Task) -> Row:
+def tried(task: Task) -> Json:
     """One row. The statistical checks share one sampler, and with it the draws, as in a run."""
     number, profile, seed = task
     contract, mutant = mutants()[number]
@@ -80,12 +78,12 @@ def tried(task: Task) -> Row:
     }
 
 
-def key(row: Row) -> tuple[object, ...]:
+def key(row: Json) -> tuple[object, ...]:
     """Mutants of the two suites may have one name; the check that they name first tells them apart."""
     return row["contract"], row["mutant"], row["first"], row["profile"], row["seed"]
 
 
-def all_rows(kept: dict[tuple[object, ...], Row], part: Path, match: str, jobs: int, seconds: float) -> list[Row]:
+def all_rows(kept: dict[tuple[object, ...], Json], part: Path, match: str, jobs: int, seconds: float) -> list[Json]:
     """The rows that are kept and those that match; the latter are made, and added to `part` at once."""
     tasks: dict[tuple[object, ...], Task] = {
         (contract, mutant.name, mutant.caught_by[0], profile, seed): (number, profile, seed)
@@ -106,9 +104,9 @@ def words(contract: object, mutant: object, first: object) -> str:
 # -- the page -------------------------------------------------------------------------------------------------------
 
 
-def page(record: dict[str, Any]) -> str:  # Any: JSON
+def page(record: Json) -> str:
     """Return the tables of a record."""
-    groups: dict[tuple[str, str, str], list[Row]] = {}
+    groups: dict[tuple[str, str, str], list[Json]] = {}
     for row in record["rows"]:
         groups.setdefault((row["contract"], row["mutant"], row["first"]), []).append(row)
     seeds, counted = len(record["seeds"]), [(name, count) for name in PROFILE_NAMES for count in (_caught, _own)]
@@ -123,14 +121,7 @@ def page(record: dict[str, Any]) -> str:  # Any: JSON
         *_totals(groups, seeds),
         "",
         *_unrecorded(groups),
-        "## What `ci` misses",
-        "",
-        *_missing(groups, "ci", seeds),
-        "",
-        "## What `smoke` misses",
-        "",
-        *_missing(groups, "smoke", seeds),
-        "",
+        *(line for name in ("ci", "smoke") for line in _missing(groups, name, seeds)),
         "## All mutants",
         "",
         *table(("mutant", "contract", "own check", *each), lines),
@@ -138,15 +129,15 @@ def page(record: dict[str, Any]) -> str:  # Any: JSON
     return "\n".join(text)
 
 
-def _caught(rows: Iterable[Row], profile: str) -> int:
+def _caught(rows: Iterable[Json], profile: str) -> int:
     return sum(row["caught_by"] is not None for row in rows if row["profile"] == profile)
 
 
-def _own(rows: Iterable[Row], profile: str) -> int:
+def _own(rows: Iterable[Json], profile: str) -> int:
     return sum(row["caught_by"] == row["first"] for row in rows if row["profile"] == profile)
 
 
-def _totals(groups: dict[tuple[str, str, str], list[Row]], seeds: int) -> list[str]:
+def _totals(groups: dict[tuple[str, str, str], list[Json]], seeds: int) -> list[str]:
     rows = [
         [
             f"`{name}`",
@@ -158,7 +149,7 @@ def _totals(groups: dict[tuple[str, str, str], list[Row]], seeds: int) -> list[s
     return table(("profile", "mutants", "caught with every seed", "by their own check with every seed"), rows)
 
 
-def _unrecorded(groups: dict[tuple[str, str, str], list[Row]]) -> list[str]:
+def _unrecorded(groups: dict[tuple[str, str, str], list[Json]]) -> list[str]:
     """Mutants of today that nobody ran here, counted by contract."""
     absent = [contract for contract, m in mutants() if (contract, m.name, m.caught_by[0]) not in groups]
     if not absent:
@@ -167,7 +158,7 @@ def _unrecorded(groups: dict[tuple[str, str, str], list[Row]]) -> list[str]:
     return [f"{len(absent)} newer mutants are not in this record: {counted}. Every run tries them as controls.", ""]
 
 
-def _missing(groups: dict[tuple[str, str, str], list[Row]], profile: str, seeds: int) -> list[str]:
+def _missing(groups: dict[tuple[str, str, str], list[Json]], profile: str, seeds: int) -> list[str]:
     """A line for each mutant that some seed misses; why, where the numbers say it."""
     lines = []
     for (contract, name, first), rows in groups.items():
@@ -175,7 +166,7 @@ def _missing(groups: dict[tuple[str, str, str], list[Row]], profile: str, seeds:
             resolved = all(row["resolved"] for row in rows if row["profile"] == profile)
             why = "" if resolved else ": too small for this profile's draws, by design"
             lines.append(f"* {name} ({contract}, {first}): caught with {_caught(rows, profile)} of {seeds} seeds{why}.")
-    return lines or ["Nothing."]
+    return [f"## What `{profile}` misses", "", *(lines or ["Nothing."]), ""]
 
 
 def main() -> int:
@@ -187,9 +178,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so many; then --resume")
     arguments = parser.parse_args()
     part = arguments.out.with_suffix(".part")
-    kept: dict[tuple[object, ...], Row] = {}
-    if arguments.resume and part.exists():
-        kept = {key(row): row for row in map(json.loads, part.read_text(encoding="utf-8").splitlines())}
+    kept = {key(row): row for row in read_lines(part)} if arguments.resume else {}
     if arguments.match:
         before = read_rows(arguments.out)["rows"]
         kept |= {key(r): r for r in before if arguments.match not in words(r["contract"], r["mutant"], r["first"])}

@@ -13,7 +13,7 @@ import argparse
 import dataclasses
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,15 +27,13 @@ from fairdraw.statistical._distribution_check import FALSE_PASS_RATE, Distributi
 from fairdraw.statistical._stratified_check import StratifiedCheck
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
 from odd.rejection_draws import ODD_DISTRIBUTIONS
-from records import ROOT, commit, machine, rows_as_json, table
+from records import ROOT, Json, commit, machine, save, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairdraw._mutants._mutant import Mutant
     from fairdraw.contracts import RejectionSampler
-
-Trial = dict[str, Any]  # Any: JSON
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,8 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     record["odd"] = [on_odd_sampler(sampler, largest_profile) for sampler in ODD_DISTRIBUTIONS]
     record["slow"] = [at_slow_budget(mutant, largest_profile) for mutant in STRATIFIED_MUTANTS]
     record["slow_draws"] = largest_profile.slow_draws
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(rows_as_json(record), encoding="utf-8")
+    save(options.out, record)
     largest = max(record["profiles"], key=record["profiles"].__getitem__)
     missed = [fault["name"] for fault in record["faults"] if not caught(fault, largest)]
     accused = [odd["name"] for odd in record["odd"] if odd["alarms"] or odd["inconclusive"]]
@@ -61,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if missed or accused else 0
 
 
-def measure(faults: Iterable[Mutant], profiles: list[Profile]) -> dict[str, Any]:  # Any: JSON
+def measure(faults: Iterable[Mutant], profiles: list[Profile]) -> Json:
     """Every mutant under every check that has to catch it, profile by profile."""
     torch.set_num_threads(1)
     made_by = {"machine": machine(), "commit": commit()}
@@ -83,7 +80,7 @@ def measure(faults: Iterable[Mutant], profiles: list[Profile]) -> dict[str, Any]
     }
 
 
-def on_odd_sampler(sampler: RejectionSampler, profile: Profile) -> dict[str, Any]:  # Any: JSON
+def on_odd_sampler(sampler: RejectionSampler, profile: Profile) -> Json:
     """A correct sampler under every check that it supports."""
     started = time.process_time()
     records = [run_check(check, sampler, Session(profile=profile, crash_folder=None)) for check in CHECKS]
@@ -96,7 +93,7 @@ def on_odd_sampler(sampler: RejectionSampler, profile: Profile) -> dict[str, Any
     return found
 
 
-def at_slow_budget(mutant: Mutant, profile: Profile) -> dict[str, Any]:  # Any: JSON
+def at_slow_budget(mutant: Mutant, profile: Profile) -> Json:
     """Which checks catch a small fault with the draws of an interpreter: by stratified noise, and by sampling."""
     sampler = mutant.make()
     slow = dataclasses.replace(sampler.capabilities, slow=True)
@@ -112,11 +109,11 @@ def at_slow_budget(mutant: Mutant, profile: Profile) -> dict[str, Any]:  # Any: 
     }
 
 
-def attempt(check: DistributionCheck | StratifiedCheck, mutant: Mutant, profile: Profile) -> Trial:
+def attempt(check: DistributionCheck | StratifiedCheck, mutant: Mutant, profile: Profile) -> Json:
     """One check on a fresh mutant. What is prepared once for all samplers is not on the clock."""
     sampler = mutant.make()
     visible = check.resolution(sampler, profile, DEFAULT_SEED, 0).tv
-    trial: Trial = {"profile": profile.name, "check": check.code}
+    trial: Json = {"profile": profile.name, "check": check.code}
     started = time.process_time()
     try:
         trial |= {"caught": False, "draws": check.run(sampler, profile=profile, seed=DEFAULT_SEED)}
@@ -128,13 +125,13 @@ def attempt(check: DistributionCheck | StratifiedCheck, mutant: Mutant, profile:
     return trial | {"seconds": seconds, "sees": visible}
 
 
-def caught(fault: dict[str, Any], profile: str) -> bool:  # Any: JSON
+def caught(fault: Json, profile: str) -> bool:
     """Whether the first check that the mutant names caught it."""
     first = fault["trials"][0]["check"]
     return any(t["caught"] for t in fault["trials"] if (t["profile"], t["check"]) == (profile, first))
 
 
-def power_table(record: dict[str, Any]) -> str:  # Any: JSON
+def power_table(record: Json) -> str:
     """Return how the record was made, and a row for each mutant."""
     profiles, made = list(record["profiles"]), record["machine"]
     draws = " and ".join(f"{count:,} (`{name}`)" for name, count in record["profiles"].items())
@@ -149,19 +146,19 @@ def power_table(record: dict[str, Any]) -> str:  # Any: JSON
     return "\n".join([origin, "", *table(("mutant", "check", *columns, "also caught by"), rows, rules)])
 
 
-def odd_table(record: dict[str, Any]) -> str:  # Any: JSON
+def odd_table(record: Json) -> str:
     """Correct samplers that no check may accuse."""
     titles = ("sampler", "checks passed", "skipped", "inconclusive", "alarms", "seconds")
     return "\n".join(table(titles, map(odd_row, record["odd"]), ["---", *["---:"] * 5]))
 
 
-def odd_row(odd: dict[str, Any]) -> list[object]:  # Any: JSON
+def odd_row(odd: Json) -> list[object]:
     """Return a row of the table of odd samplers."""
     counts = (len(odd[status]) for status in ("passed", "skipped", "inconclusive", "alarms"))
     return [odd["name"], *counts, f"{odd['seconds']:.1f}"]
 
 
-def slow_table(record: dict[str, Any]) -> str:  # Any: JSON
+def slow_table(record: Json) -> str:
     """What stratified noise is for."""
     rows = []
     for fault in record["slow"]:
@@ -172,7 +169,7 @@ def slow_table(record: dict[str, Any]) -> str:  # Any: JSON
     return "\n".join([f"{record['slow_draws']:,} draws per configuration.", "", *table(titles, rows)])
 
 
-def row(fault: dict[str, Any], profiles: list[str]) -> list[str]:  # Any: JSON
+def row(fault: Json, profiles: list[str]) -> list[str]:
     """Return the cells of a mutant: the check that names it best under each profile, and which others caught it."""
     first = fault["trials"][0]["check"]
     cells = [fault["name"], first]

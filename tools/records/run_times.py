@@ -17,9 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
 
-from records import ROOT, commit, cpu_seconds, machine, python_path, rows_as_json, table
+from records import ROOT, Json, commit, cpu_seconds, machine, python_path, save, table
 
 RECORD = ROOT / "statistical" / "records" / "run_times.json"
 README = ROOT / "README.md"
@@ -33,8 +32,6 @@ SAMPLERS = (
 )
 LIMITS = {"smoke": 45, "ci": 240}
 """Seconds that a run should take at most on 2 quiet cores: an aim."""
-
-Row = dict[str, Any]  # Any: JSON
 
 
 def main() -> int:
@@ -50,7 +47,7 @@ def main() -> int:
             row = timed(sampler, profile, options.workers, folder)
             print(f"{sampler} {profile}: {row['wall_s']} s of {row['announced_s']} s announced: {row['verdict'][:90]}")
             rows = [old for old in rows if (old["sampler"], old["profile"]) != (sampler, profile)] + [row]
-            RECORD.write_text(rows_as_json({"machine": machine(), "rows": rows}))
+            save(RECORD, {"machine": machine(), "rows": rows})
     README.write_text(with_sentence(README.read_text(encoding="utf-8"), rows), encoding="utf-8")
     return 0
 
@@ -64,7 +61,7 @@ def announced(output: str) -> float:
     return float(found[-1][0]) * _UNITS[found[-1][1]] if found else 0.0
 
 
-def timed(sampler: str, profile: str, workers: str, folder: str) -> Row:
+def timed(sampler: str, profile: str, workers: str, folder: str) -> Json:
     """One run in a process of its own, in `folder`."""
     command = [sys.executable, "-m", "fairdraw", "check", sampler, "--profile", profile, "-n", workers]
     environment = python_path(ROOT, folder)
@@ -98,12 +95,12 @@ def times() -> str:
     return "\n".join(table(("sampler", "profile", "wall, s", "CPU, s", "aim, s"), rows))
 
 
-def _recorded() -> list[Row]:
-    rows: list[Row] = json.loads(RECORD.read_text())["rows"] if RECORD.exists() else []
+def _recorded() -> list[Json]:
+    rows: list[Json] = json.loads(RECORD.read_text())["rows"] if RECORD.exists() else []
     return rows
 
 
-def with_sentence(page: str, rows: list[Row]) -> str:
+def with_sentence(page: str, rows: list[Json]) -> str:
     """The README with the seconds that its example took."""
     took = next((row["wall_s"] for row in rows if row["sampler"] == EXAMPLE), None)
     return page if took is None else re.sub(r"(# plain PyTorch; ).*", rf"\g<1>{took:.0f} s on two cores", page)

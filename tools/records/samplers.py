@@ -19,15 +19,15 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from string import digits
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matrix
 
 from fairdraw._core.contracts import CONTRACTS
-from records import ROOT, python_path, rows_as_json, table
+from records import ROOT, Json, python_path, save, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 SECONDS = 1800
 
@@ -94,7 +94,6 @@ _SELDOM = {"grammar/llguidance-numpy", "grammar/xgrammar-triton", "logprobs/sgla
 IN_CI = SAMPLERS.keys() - _LARGE - _SELDOM
 """Asked by `tests/engines` in every run of CI, on a CPU; with `make others ALL=1` more are."""
 
-Row = dict[str, Any]  # Any: JSON, as fairdraw check --json writes it
 NAMED = ("code", "title", "status", "reason")
 """What is kept of a check that did not pass."""
 
@@ -112,16 +111,16 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"[{number}/{len(options.names)}] {name}", flush=True)
         rows[name] = row_of(name, options.profile)
         print(f"    {rows[name]['problem'] or rows[name]['counts']}, {rows[name]['seconds']} s", flush=True)
-        write(rows, options.record)
+        save(options.record, [rows[name] for name in SAMPLERS if name in rows])
     return 0 if all(not rows[name]["problem"] for name in options.names) else 1
 
 
-def read(record: Path) -> dict[str, Row]:
+def read(record: Path) -> dict[str, Json]:
     """Rows recorded before."""
     return {str(row["name"]): row for row in json.loads(record.read_text())} if record.exists() else {}
 
 
-def row_of(name: str, profile: str) -> Row:
+def row_of(name: str, profile: str) -> Json:
     """Check it: how many checks passed, were skipped and so on, and every one that did not pass."""
     started = time.perf_counter()
     problem, report = "", matrix.Report({}, [], {})
@@ -145,13 +144,7 @@ def row_of(name: str, profile: str) -> Row:
     }
 
 
-def write(rows: Mapping[str, Row], record: Path) -> None:
-    """Write the rows in the order of `SAMPLERS`."""
-    record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(rows_as_json([rows[name] for name in SAMPLERS if name in rows]))
-
-
-def as_markdown(rows: Sequence[Row]) -> str:
+def as_markdown(rows: Sequence[Json]) -> str:
     statuses = ("passed", "xfailed", "failed", "error", "xpassed", "inconclusive", "skipped")
     shown = [s for s in statuses if s in ("passed", "xfailed", "skipped") or any(s in row["counts"] for row in rows)]
     header = ["fairdraw check", "sampler", "contract", "in CI", "run", *shown]
@@ -165,7 +158,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines).rstrip()
 
 
-def _summary(rows: Sequence[Row]) -> str:
+def _summary(rows: Sequence[Json]) -> str:
     tested = [row["name"] for row in rows if not row["problem"]]
     projects = {SAMPLERS[name].page for name in tested}
     return (
@@ -174,7 +167,7 @@ def _summary(rows: Sequence[Row]) -> str:
     )
 
 
-def _cells(row: Row, shown: Sequence[str]) -> list[str]:
+def _cells(row: Json, shown: Sequence[str]) -> list[str]:
     name, page = row["name"], SAMPLERS[row["name"]].page
     if row["problem"]:
         return [f"`{name}`", "no result", "", "", "", *("" for _ in shown)]
@@ -184,7 +177,7 @@ def _cells(row: Row, shown: Sequence[str]) -> list[str]:
     return [f"`{name}`", f"[{row['sampler']}]({page})", row["contract"], in_ci, str(run), *counts]
 
 
-def _section(row: Row) -> list[str]:
+def _section(row: Json) -> list[str]:
     origin = ", ".join(f"{key} {value}" for key, value in row["origin"].items())
     lines = [f"## `{row['name']}`", "", f"`{SAMPLERS[row['name']].install}`; {origin}; {row['seconds']} s."]
     if row["selected"][-1] != "DIST" and row["contract"] != "penalties":  # which has none
@@ -199,6 +192,6 @@ def _section(row: Row) -> list[str]:
     return [*lines, "", *failed, *(f"* skipped: {reason}." for reason in skipped), ""]
 
 
-def _cause(record: Row) -> str:
+def _cause(record: Json) -> str:
     """The known defect, with a link that is relative to the table; of an unknown one what was found."""
     return re.sub(r"\(docs/([\w/-]+)\.md\)", r"([page](\1.md))", record["reason"] or record["effect"])

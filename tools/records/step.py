@@ -3,9 +3,9 @@
     python tools/record.py step --out statistical/records/step_h200.json                  # 100,000 rows, 1e8 draws
     python tools/record.py step --rows 64 --draws 2000 --device cpu --out /tmp/step.json   # in Triton's interpreter
 
-Kept sets: rows with ties at every threshold, -inf, NaN, one token, flat, denormal and far apart, with parameters of
-their own each, beside a float64 reference in PyTorch. A row whose reference is within 1e-6 of `top_p` counts apart. A
-row with NaN, of which nothing in particular is kept, counts as equal.
+Kept sets: rows with ties at every threshold, -inf, NaN, one token, flat, denormal and far apart (`step_cases.KINDS`),
+with parameters of their own each, beside a float64 reference in PyTorch. A row whose reference is within 1e-6 of
+`top_p` counts apart. A row with NaN or infinity, of which nothing in particular is kept, counts as equal.
 
 Distributions: the first token of a request, by Pearson's chi-square against the exact distribution; cells that expect
 less than 20 are pooled. Plain sampling, and verification of one draft that was drawn from another distribution:
@@ -24,19 +24,20 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
+from benches.step import SETS as OF_BENCHES
+from benches.vllm_step import OFF
 from scipy.stats import chi2
+from step_cases import KINDS, row_of
 from torch import Tensor
 
 from fairdraw.perf_regression._records import write_record
 from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs, StepPlan
-from records import commit, gpu, results
+from records import Json, commit, gpu, results
 
-Json = dict[str, Any]  # Any: JSON
 VOCAB_SIZE = 4096
 LEAST_EXPECTED = 20
 LARGEST_PART = 200_000_000
@@ -46,35 +47,21 @@ DRAFT_TEMPERATURE = 0.7
 """Of draft logits."""
 
 
-@dataclass(frozen=True)
-class Filters:
-    """Parameters of one request; the defaults are off."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-
-
-SETS = {
-    "none": Filters(),
-    "T=0.6": Filters(0.6),
-    "T=0.6 top-k 20 top-p 0.95": Filters(0.6, 20, 0.95),
-    "T=0.7 top-p 0.9": Filters(0.7, top_p=0.9),
-    "min-p 0.05": Filters(min_p=0.05),
-    "top-k 1000": Filters(top_k=1000),
-    "T=3 top-p 0.95": Filters(3.0, top_p=0.95),
-    "T=3 top-k 2500 top-p 0.9": Filters(3.0, 2500, 0.9),
+USUAL = "none", "T=0.6", "T=0.6 top-k 20 top-p 0.95", "T=0.7 top-p 0.9", "min-p 0.05", "top-k 1000"
+SETS: dict[str, Json] = {
+    **{name: sets[0] for name, sets in OF_BENCHES.items() if name in USUAL},
+    "T=3 top-p 0.95": {"temperature": 3.0, "top_p": 0.95},
+    "T=3 top-k 2500 top-p 0.9": {"temperature": 3.0, "top_k": 2500, "top_p": 0.9},
 }
 """Parameters to draw with. The last two leave more candidates than a list holds: such rows have programs of their
 own."""
 
 
-def parameters_of(filters: list[Filters], device: str) -> Parameters:
+def parameters_of(filters: list[Json], device: str) -> Parameters:
     """One slot each."""
 
     def column(name: str, dtype: torch.dtype = torch.float32) -> Tensor:  # [num_slots] any
-        return torch.tensor([getattr(one, name) for one in filters], dtype=dtype, device=device)
+        return torch.tensor([one.get(name, OFF[name]) for one in filters], dtype=dtype, device=device)
 
     return Parameters(column("temperature"), column("top_k", torch.int32), column("top_p"), column("min_p"))
 
@@ -104,31 +91,15 @@ def kept_reference(
     return torch.zeros_like(kept).scatter_(1, ids, kept), is_near
 
 
-def adversarial_rows(
-    num_rows: int, vocab_size: int, noise: torch.Generator, device: str
-) -> Tensor:  # [num_rows, vocab_size] float32
-    """Kinds in turn: few levels, so ties; normal, flat, one token, far apart, denormal, mostly excluded, NaN."""
-    normal = torch.randn(num_rows, vocab_size, generator=noise, device=device)
-    kind = torch.arange(num_rows, device=device)[:, None] % 8
-    chance = torch.rand(num_rows, vocab_size, generator=noise, device=device)
-    first = torch.arange(vocab_size, device=device)[None, :] == 0
-    rows = torch.where(kind == 0, (normal * 2).round(), normal * 3)
-    rows = torch.where(kind == 2, torch.ones_like(normal), rows)
-    rows = torch.where(kind == 3, torch.where(first, 1.0, -torch.inf), rows)
-    rows = torch.where(kind == 4, normal * 40, rows)
-    rows = torch.where(kind == 5, normal * 1e-39, rows)
-    rows = torch.where((kind == 6) & (chance > 0.02) & ~first, -torch.inf, rows)
-    return torch.where((kind == 7) & (chance < 0.5 / vocab_size), torch.nan, rows)
-
-
 def kept_sets(num_rows: int, device: str) -> Json:
     """How many rows agree, are near a threshold, or differ."""
-    noise = torch.Generator(device).manual_seed(19)
+    noise, rng = torch.Generator(device).manual_seed(19), np.random.default_rng(19)
     batch, counts = min(4096, num_rows), {"rows": 0, "equal": 0, "near a threshold": 0, "different": 0}
     plan = StepPlan(Capacity(batch, 0, VOCAB_SIZE, torch.float32, Drafts.NONE), device, backend="triton")
     every = torch.arange(batch + 1, dtype=torch.int32, device=device)
     while counts["rows"] < num_rows:
-        logits = adversarial_rows(batch, VOCAB_SIZE, noise, device)
+        kinds = (KINDS[i % len(KINDS)] for i in range(batch))
+        logits = torch.tensor(np.stack([row_of(rng, kind, VOCAB_SIZE) for kind in kinds]), device=device)
 
         def one_of(*values: float, dtype: torch.dtype = torch.float32) -> Tensor:  # [batch_size] any
             chosen = torch.randint(len(values), (batch,), generator=noise, device=device)
@@ -143,7 +114,7 @@ def kept_sets(num_rows: int, device: str) -> Json:
         inputs = StepInputs(logits, parameters, every[:-1].long(), every[:-1].long(), every)
         found = plan.processed_logits(inputs) > -torch.inf
         kept, is_near = kept_reference(logits, parameters)
-        is_row = ~logits.isnan().any(-1)  # a row with NaN keeps nothing in particular
+        is_row = (logits < torch.inf).all(-1)  # one with NaN or infinity keeps nothing in particular
         equal = (found == kept).all(-1) | ~is_row
         counts["rows"] += batch
         counts["equal"] += int(equal.sum())
@@ -152,9 +123,9 @@ def kept_sets(num_rows: int, device: str) -> Json:
     return counts
 
 
-def exact_distribution(logits: Tensor, filters: Filters, device: str) -> Tensor:  # [vocab_size] float64
+def exact_distribution(logits: Tensor, filters: Json, device: str) -> Tensor:  # [vocab_size] float64
     kept, _ = kept_reference(logits[None].float(), parameters_of([filters], device))
-    scaled = (logits.float() / filters.temperature).double().masked_fill(~kept[0], -torch.inf)
+    scaled = (logits.float() / filters.get("temperature", 1)).double().masked_fill(~kept[0], -torch.inf)
     return scaled.softmax(-1)
 
 
@@ -178,10 +149,13 @@ def draws(names: list[str], form: Drafts, num_draws: int, cards: list[str], seco
     tasks = [(names, form, share, cards[part % len(cards)], part * 4 * share) for part in range(parts)]
     counts, accepted, targets, graphs = zip(*results(_drawn, tasks, len(cards), seconds), strict=True)
     drawn, kept = (torch.stack(parts).sum(0) for parts in (counts, accepted))
-    return [
-        _row_of(names, form, number, drawn, kept, targets[0]) | {"cards": len(cards), "graphs": min(graphs)}
-        for number in range(len(names))
-    ]
+    rows, beside = [], {"mixed": True} if len(names) > 1 else {}
+    for name, own, taken, target in zip(names, drawn, kept.tolist(), targets[0], strict=True):
+        p_value, cells = chi_square(own, target)
+        total = int(own.sum())
+        row = {"set": name, "drafts": form.name, **beside, "draws": total, "cells": cells, "p": p_value}
+        rows.append({**row, "accepted": taken / total, "cards": len(cards), "graphs": min(graphs)})
+    return rows
 
 
 def _drawn(task: tuple[list[str], Drafts, int, str, int]) -> tuple[Tensor, Tensor, list[Tensor], int]:
@@ -199,7 +173,7 @@ def _drawn(task: tuple[list[str], Drafts, int, str, int]) -> tuple[Tensor, Tenso
     draft_logits = (draft.log() * DRAFT_TEMPERATURE).bfloat16()
     if form is Drafts.LOGITS:  # what the rounded logits give
         draft = (draft_logits.float() / DRAFT_TEMPERATURE).double().softmax(-1).float()
-    has_filters = any(one != Filters(one.temperature) for one in filters)
+    has_filters = any(one.keys() - {"temperature"} for one in filters)
     capacity = Capacity(batch, rows_each - 1, VOCAB_SIZE, torch.bfloat16, form, filters=has_filters)
     plan, parameters = StepPlan(capacity, device, backend="triton"), parameters_of(filters, device)
     if not has_filters:
@@ -232,24 +206,6 @@ def _drawn(task: tuple[list[str], Drafts, int, str, int]) -> tuple[Tensor, Tenso
         done += batch
     # Of 0 graphs all steps were launched; of some most were replays.
     return counts.cpu(), accepted.cpu(), [target.cpu() for target in targets], len(plan._replays.graphs)
-
-
-def _row_of(
-    names: list[str],
-    form: Drafts,
-    number: int,
-    counts: Tensor,  # [num_names, vocab_size] int64
-    accepted: Tensor,  # [num_names] int64
-    targets: list[Tensor],
-) -> Json:
-    """What one set of parameters drew, alone or beside the others."""
-    p_value, cells = chi_square(counts[number], targets[number])
-    total = int(counts[number].sum())
-    beside = {"mixed": True} if len(names) > 1 else {}
-    share = float(accepted[number]) / total
-    return {"set": names[number], "drafts": form.name, **beside, "draws": total, "cells": cells, "p": p_value} | {
-        "accepted": share
-    }
 
 
 def main() -> int:

@@ -20,11 +20,11 @@ import sys
 import tarfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from install import InstallError, download, install
 
-from records import ROOT, commit, machine, python_path, rows_as_json, table
+from records import ROOT, Json, commit, machine, python_path, save, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,6 @@ OPTIONS = [
 UNWANTED = ("cacheprovider", "benchmark", "xdist", "fairdraw.pytest_plugin")
 """Plugins of pytest."""
 
-Json = dict[str, Any]  # Any: JSON
 Outcomes = dict[str, str]
 """Test to passed, failed (also: no fixture, no import) or skipped."""
 
@@ -180,9 +179,7 @@ def write(result: Json, left_out: str) -> None:
     known = json.loads(RECORD.read_text(encoding="utf-8"))["releases"] if RECORD.exists() else []
     about = {"left out": left_out, "taken on": {**machine(), "commit": commit()}}
     releases = {one["vllm"]: one for one in [*known, {**result, **about}]}
-    RECORD.parent.mkdir(parents=True, exist_ok=True)
-    text = rows_as_json({"releases": [releases[name] for name in sorted(releases)]})
-    RECORD.write_text(text, encoding="utf-8")
+    save(RECORD, {"releases": [releases[name] for name in sorted(releases)]})
 
 
 def markdown(releases: list[Json]) -> str:

@@ -1,7 +1,5 @@
 """`python tools/servers`: see `servers.main`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

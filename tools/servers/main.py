@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from servers.process import Running, Server
 
-Row = dict[str, Any]  # Any: JSON
-
 RECORD = ROOT / "docs" / "records" / "servers.json"
 SECONDS = 1200
 OK = (0, 10)

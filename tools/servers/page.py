@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matrix
-from records import rows_as_json, table
+from records import Json, save, table
 from records.samplers import NAMED
 
 from servers.process import SERVERS
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
     from servers.process import Server
 
-Row = dict[str, Any]  # Any: JSON
 
-
-def row_of(server: Server, profile: str, report: matrix.Report) -> Row:
+def row_of(server: Server, profile: str, report: matrix.Report) -> Json:
     """One row: how many checks passed, were skipped and so on, every one that did not pass, and what the run sees."""
     header, records, summary = report
     return {
@@ -45,21 +43,20 @@ def _plain(text: str) -> str:
     return re.sub(r"decide \d+ of \d+ positions of '.*?'", "decide few positions", text)
 
 
-def write(path: Path, row: Row) -> None:
+def write(path: Path, row: Json) -> None:
     """The row replaces that of the same server; the others stay."""
     rows = {one["name"]: one for one in json.loads(path.read_text())} if path.exists() else {}
     rows[row["name"]] = row
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(rows_as_json([rows[name] for name in SERVERS if name in rows]))
+    save(path, [rows[name] for name in SERVERS if name in rows])
 
 
-def page(rows: Sequence[Row]) -> str:
+def page(rows: Sequence[Json]) -> str:
     titles = ("server", "what it is", "run", "passed", "xfailed", "failed", "skipped", "sees TV")
     lines = table(titles, map(_cells, rows), [" --- "] * 2 + [" ---: "] * 6)
     return "\n".join([*lines, "", *(line for row in rows for line in _section(row))]).rstrip()
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Json) -> list[str]:
     counts = row["counts"]
     run = sum(count for status, count in counts.items() if status != "skipped")
     other = sum(count for status, count in counts.items() if status not in ("passed", "xfailed", "skipped"))
@@ -71,7 +68,7 @@ def _cells(row: Row) -> list[str]:
     return [*cells, seen]
 
 
-def _section(row: Row) -> Iterable[str]:
+def _section(row: Json) -> Iterable[str]:
     origin = ", ".join(f"{key} {value}" for key, value in row["origin"].items())
     yield from (f"## `{row['name']}`", "", f"{row['verdict']}.", "", f"* dialect: {row['dialect']}")
     yield from (f"* {row['sees']}", f"* {origin}; {row['seconds']} s on a shared machine")
