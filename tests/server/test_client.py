@@ -74,10 +74,7 @@ def failing(text: str) -> Callable[[httpx2.Request], httpx2.Response]:
             failing("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate"),
             "Set SSL_CERT_FILE to a file with the certificate of its authority",
         ),
-        (
-            failing("[SSL: WRONG_VERSION_NUMBER] wrong version number"),
-            "If it speaks plain HTTP, begin its address with http://",
-        ),
+        (failing("[SSL: WRONG_VERSION_NUMBER] other"), "If it speaks plain HTTP, begin its address with http://"),
         (
             lambda _: httpx2.Response(307, headers={"Location": "https://other/v1"}),
             "answered HTTP 307 and points to https://other/v1. Give that address instead",
@@ -127,6 +124,12 @@ def test_request_whose_answer_broke_is_sent_again_and_counted(kind: str) -> None
     client = transport(lambda _: next(answers))
     assert client.post(URL, {}).parts == (ANSWER,)
     assert client.take_counts() == {"requests": 2, kind: 1}
+
+
+def test_a_stream_that_begins_with_an_error_has_its_status() -> None:
+    text = 'data: {"error": {"message": "no min_p", "code": 400}}\n\ndata: [DONE]\n\n'
+    client = transport(lambda _: httpx2.Response(200, text=text))
+    assert client.post(URL, {}, stream=True).refused == "HTTP 400: no min_p"
 
 
 def test_a_server_may_not_choose_among_its_answers() -> None:

@@ -330,6 +330,9 @@ def _reply(url: str, received: httpx2.Response, *, stream: bool) -> Reply:
         NoAnswer: If that is no answer.
     """
     status, text = received.status_code, received.content.decode(errors="replace")
+    first = text.partition("data:")[2].partition("\n")[0]
+    if stream and (code := _code(first)):
+        status, text = code, first
     said = f"HTTP {status}: {_message(text) or 'nothing at all'}"
     if 300 <= status < 400:
         place = _brief(received.headers["Location"]) or "nowhere"
@@ -341,6 +344,15 @@ def _reply(url: str, received: httpx2.Response, *, stream: bool) -> Reply:
     if stream and text.lstrip().startswith("{"):
         return Reply(refused="it sends an answer as a whole where a stream is requested" * bool(_parsed(url, text)))
     return Reply(tuple(_events(url, text)) if stream else (_parsed(url, text),))
+
+
+def _code(text: str) -> int:
+    """Return the status of an error object; 0 if it is none. vLLM refuses a stream so, after it sent HTTP 200."""
+    with contextlib.suppress(ValueError):
+        match foreign.read_json(text):
+            case {"error": {"code": int(code)}} if code >= 400:
+                return code
+    return 0
 
 
 def _parsed(url: str, text: str) -> JSON:
