@@ -60,8 +60,7 @@ def _require_legal(call: SamplingCall, tokens: Ints) -> None:
     size = call.batch.vocab_size
     inside = (tokens >= 0) & (tokens < size)
     _wrong(call, ~inside, tokens, f"which is no id below {size}")
-    allowed = call.support.allowed[np.arange(len(tokens)), tokens]
-    _wrong(call, call.is_random & ~allowed, tokens, "which its filters and its row rule out")
+    _wrong(call, call.are_illegal(tokens), tokens, "which its filters and its row rule out")
 
 
 def _require_greedy(call: SamplingCall, tokens: Ints, *, any_largest: bool) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from fairdraw._core.array_types import Ints, PerRequest
+from fairdraw._core.failures import CheckFailure
 from fairdraw.contracts import Capability, RaceNoise
 from fairdraw.contracts._sampling import draft_tokens, sample_tokens
 from fairdraw.statistical._slice_check import TraceSlices
@@ -92,7 +93,17 @@ def tokens_of_serving_traces_follow_their_distributions_in_every_slice(
         if not isinstance(call.noise, RaceNoise):  # tokens of given noise are compared exactly, by the properties
             drafts = Capability.DRAFT_DISTRIBUTION in sampler.capabilities and call.number % 2 == 1
             tokens = answered(draft_tokens if drafts else sample_tokens, sampler, call).tokens
+            _require_legal(call, tokens)
             slices.add(*_drawn(call, tokens, past, rng))
+
+
+def _require_legal(call: SamplingCall, tokens: PerRequest) -> None:
+    """Raise for the first token that cannot be: one is enough, and flat rows have it once in hundreds of draws."""
+    wrong = np.flatnonzero(call.are_illegal(tokens))
+    if wrong.size:
+        where = f"in call {call.number} row {wrong[0]} of {len(tokens)}, of {call.batch.vocab_size} tokens,"
+        setting = ", ".join(f"{name} {value}" for name, value in call.setting.items())
+        raise CheckFailure(f"{where} got token {tokens[wrong[0]]}, which its filters and its row rule out ({setting})")
 
 
 SLICES = tokens_of_serving_traces_follow_their_distributions_in_every_slice

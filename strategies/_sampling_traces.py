@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from itertools import combinations
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from fairdraw import contracts
 from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints, Row32
 from fairdraw._core.seeds import derive_seed
-from fairdraw._oracles.supports import Parameters, Support, log_error, supports_of_rows
+from fairdraw._oracles.supports import Parameters, Support, log_error, softmax_of_rows, supports_of_rows
 from fairdraw.contracts import Capability, FilterPolicy, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw.strategies._cases import laid_out
 from fairdraw.strategies._covering import covering_settings
@@ -28,9 +29,12 @@ from fairdraw.strategies._serving_traces import SETTINGS, Player, ServingTrace, 
 from fairdraw.strategies.rows import bulk_rng, target_row
 from fairdraw.strategies.sampling import FILTER_NEEDS, SamplingCase
 
+OfRows = TypeVar("OfRows", Support, Parameters)
+
 _KINDS = ("flat", "normal", "zipf", "peaked", "tied", "twins", "wide", "half")
-_MASKS = ("none", "residue", "few", "low", "high")
-"""What is left of a row: all of it, one residue class of the ids, the ends, the lower or the upper half."""
+_MASKS = ("none", "residue", "few", "low", "high", "sorted")
+"""What is left of a row: all of it, one residue class of the ids, the ends, the lower or the upper half; or all of it,
+with the best tokens side by side at one end, as frequent tokens of a vocabulary stand."""
 
 TEMPERATURES = (1.0, 2.0, 9.0, 1.0, 2e-5, 1e-4, 0.999, 1.001, 100.0)
 _TOP_PS = (0.9, 0.1, 0.99, 1e-7, 1e-4, 0.997, 1 - 2.0**-24, 1e-3)
@@ -39,9 +43,16 @@ _TELLING: dict[str, tuple[float, ...]] = {"temperature": (0.7, 1.5), "top_p": (0
 _NUM_TELLING = 8
 """Values that leave a few tokens each, so that another order of the filters leaves others; and sets made of them."""
 
+_FIRST_AIMED, _NUM_AIMED = 1 + _NUM_TELLING, 12
+"""Sets of which one filter is aimed at its row: a probable token is the last that is kept, or the first that is not."""
+_NEAREST, _FARTHEST, _FIRST, _MOST_AIMED = 4e-5, 2e-3, 8, 512
+"""How far beside an edge top-p (absolute) and min-p (relative) are, mostly so that the next token just goes; how many
+edges; and the largest top-k. Rounding moves an edge by 1e-5. Sums in half precision, few steps of a bisection and too
+few candidates move it further."""
+
 _SETTINGS = SETTINGS | {
     "noise": ("call", "some seeds", "all seeds", "explicit"),
-    "filters": ("all", "none", "top_k", "top_p", "min_p", "top_k top_p"),
+    "filters": ("all", "none", *FILTER_NEEDS, *map(" ".join, combinations(FILTER_NEEDS, 2))),
     "alike": ("nothing", "nothing", "rows and parameters", "parameters", "rows"),
 }
 
@@ -76,6 +87,11 @@ class SamplingCall:
         """Whether the row's token is drawn from a distribution."""
         greedy = self.batch.is_greedy.cpu().numpy()
         return np.asarray(~greedy & ~self.is_odd & self.support.is_distribution)
+
+    def are_illegal(self, tokens: Ints) -> Flags:  # [batch_size] each
+        """Return which random rows got a token that their filters or logits rule out."""
+        known = np.clip(tokens, 0, self.batch.vocab_size - 1)
+        return np.asarray(self.is_random & ~self.support.allowed[np.arange(len(tokens)), known])
 
     def select(self, rows: Sequence[int]) -> SamplingCall:
         """Return the call with these rows alone."""
@@ -114,14 +130,19 @@ def trace_for(sampler: Any, *fields: Any, flat: bool = False) -> SamplingTrace: 
 # -- rows and parameters of a trace -----------------------------------------------------------------------------------
 
 
+def _mask(number: int) -> str:
+    return _MASKS[(number // 2 + number // 8) % len(_MASKS)]
+
+
 def _row(number: int, size: int, seed: int) -> Row32:
     """Return one of a trace's rows: a kind of logits, and a mask that tells it from its neighbours."""
-    kind, mask = _KINDS[number % len(_KINDS)], _MASKS[number // 2 % len(_MASKS)]
+    kind, mask = _KINDS[number % len(_KINDS)], _mask(number)
     row = target_row(kind, size, derive_seed("trace row", seed, number)).copy()
-    if number == 0:
-        mask = "none"
+    if mask == "sorted":  # no two alike, so that it is known which ones top-k leaves
+        row = (np.sort(row) + np.linspace(0, 1, size, dtype=np.float32))[:: 1 if number % 2 else -1]
     ids = np.arange(size)
     keep = {
+        "sorted": ids >= 0,
         "none": ids >= 0,
         "residue": ids % (2 + number % 5) == number % (2 + number % 5) % size,
         "few": np.isin(ids, (0, size - 1, size // 2 + number % 3)),
@@ -133,6 +154,7 @@ def _row(number: int, size: int, seed: int) -> Row32:
 
 
 NUM_ROWS = 24
+_SORTED = np.array([number for number in range(NUM_ROWS) if _mask(number) == "sorted"])
 
 
 @lru_cache(maxsize=4)
@@ -151,7 +173,7 @@ def spoil(row: torch.Tensor, place: int, how: str) -> None:  # row: [vocab_size]
 
 
 def _parameter_sets(size: int, seed: int, without: Sequence[str]) -> dict[str, NDArray[Any]]:  # [num_sets] each
-    """Return the sets of parameters that requests have: none, those of `_TELLING`, and every pair of values.
+    """Return the sets of parameters that requests have: none, those of `_TELLING`, room for aimed ones, and every pair.
 
     Some values are drawn, one for each set and part of their range: a fault may have a part of its own.
     """
@@ -168,7 +190,9 @@ def _parameter_sets(size: int, seed: int, without: Sequence[str]) -> dict[str, N
     for name, need in FILTER_NEEDS.items():
         if str(need) in without:
             values[name] = telling[name] = (off[name],)
-    sets = [off, *covering_settings(telling, 3, seed % 8)[:_NUM_TELLING], *covering_settings(values, 2, seed % 8)]
+    aimed = [off | {"temperature": (0.5, 0.7, 1, 1.5)[number // 3]} for number in range(_NUM_AIMED)]
+    few = covering_settings(telling, 3, seed % 8)[:_NUM_TELLING]
+    sets = [off, *few, *aimed, *covering_settings(values, 2, seed % 8)]
     for name, (low, high) in ranges.items():
         open_ones = [one for one in sets if one[name] is None]
         parts = rng.permutation(len(open_ones)) + rng.random(len(open_ones))
@@ -196,20 +220,25 @@ class _Player(Player):
     def call(self, number: int, rows: ServedRows) -> SamplingCall:
         setting, request = self.settings[number % len(self.settings)], rows.request
         row, parameters = self.of(1, request, NUM_ROWS), self.of(2, request, self.num_sets)
-        parameters = np.where(self.of(7, request, 2) == 0, 1 + parameters % _NUM_TELLING, parameters)
+        telling, aimed = 1 + parameters % _NUM_TELLING, _FIRST_AIMED + parameters % _NUM_AIMED
+        parameters = np.choose(self.of(7, request, 4), (telling, telling, aimed, parameters))
         if "rows" in setting["alike"]:
             row[:] = number % 3
         if "parameters" in setting["alike"]:
             parameters[:] = number % self.num_sets if number % 3 == 0 else 1 + number % _NUM_TELLING
         if self.trace.flat:
             row[:] = parameters[:] = 0
+            if number % 2:  # filters that keep few tokens too many, or too few, show as rarely
+                row = _SORTED[2 * (number // 8 % 2) + self.of(9, request, 2)]
+                parameters = _FIRST_AIMED + 3 * (number // 2 % 4) + self.of(10, request, 3)
+                setting = setting | {"filters": "all", "greedy": "none"}
         given = setting["filters"].split() if setting["filters"] != "all" else list(FILTER_NEEDS)
         given = [name for name in given if name in FILTER_NEEDS and str(FILTER_NEEDS[name]) not in self.trace.without]
         is_greedy = greedy_requests(setting["greedy"], self.of(3, request, 4) == 0)
         is_odd = np.zeros(len(request), dtype=bool)
         is_odd[number % len(request)] = setting["odd row"] != "none" and len(request) > 1
-        kinds, support = self.table.of(setting["dtype"], row, parameters, given)
-        batch = self._batch(setting, rows, row, parameters, given, is_greedy, is_odd)
+        kinds, support, asked = self.table.of(setting["dtype"], row, parameters, given)
+        batch = self._batch(setting, rows, row, asked, given, is_greedy, is_odd)
         noise = self._noise(setting["noise"], number, rows, support)
         return SamplingCall(number, setting, batch, noise, rows, support, kinds, row, parameters, is_odd)
 
@@ -218,7 +247,7 @@ class _Player(Player):
         setting: dict[str, Any],
         rows: ServedRows,
         row: Ints,
-        parameters: Ints,
+        asked: Parameters,
         given: Sequence[str],
         is_greedy: Flags,
         is_odd: Flags,
@@ -226,10 +255,10 @@ class _Player(Player):
         logits = self.rows[setting["dtype"]][torch.from_numpy(row)]
         for place in np.flatnonzero(is_odd):
             spoil(logits[place], int(place), setting["odd row"])
-        temperature = np.where(is_greedy, np.float32(0), self.sets["temperature"][parameters])
+        temperature = np.where(is_greedy, np.float32(0), asked.temperature)
         types = {"top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32}
         filters = {
-            name: torch.from_numpy(self.sets[name][parameters]).to(dtype) if name in given else None
+            name: torch.from_numpy(getattr(asked, name)).to(dtype) if name in given else None
             for name, dtype in types.items()
         }
         batch = SamplingBatch(
@@ -276,10 +305,11 @@ class _Supports:
     def __init__(self, player: _Player) -> None:
         self._player = player
         self._places: dict[int, int] = {}
-        self._whole: Support | None = None
+        self._whole: tuple[Support, Parameters] | None = None
+        self._edges = bulk_rng("edges", player.trace.seed).random((NUM_ROWS, _NUM_AIMED))
 
-    def of(self, dtype: str, row: Ints, parameters: Ints, given: Sequence[str]) -> tuple[Ints, Support]:
-        """Return the number of each row's kind, and the supports, in the order of the rows."""
+    def of(self, dtype: str, row: Ints, parameters: Ints, given: Sequence[str]) -> tuple[Ints, Support, Parameters]:
+        """Return the number of each row's kind, its support and its parameters, in the order of the rows."""
         mask = sum(1 << place for place, name in enumerate(FILTER_NEEDS) if name in given)
         half = ("float32", "bfloat16", "float16").index(dtype)
         keys = ((half * 8 + mask) * NUM_ROWS + row) * self._player.num_sets + parameters
@@ -289,7 +319,8 @@ class _Supports:
             self._compute(dtype, row[first[missing]], parameters[first[missing]], given, different[missing].tolist())
         kinds = np.array([self._places[key] for key in different.tolist()])[places]
         assert self._whole is not None, "there is a row"
-        return kinds, _rows_of(self._whole, kinds)
+        support, asked = self._whole
+        return kinds, _rows_of(support, kinds), _rows_of(asked, kinds)
 
     def _compute(self, dtype: str, row: Ints, parameters: Ints, given: Sequence[str], keys: list[int]) -> None:
         player, size = self._player, self._player.trace.vocab_size
@@ -304,9 +335,36 @@ class _Supports:
             filters["min_p"].astype(np.float64),
         )
         logits = player.rows[dtype][torch.from_numpy(row)].float().numpy()
+        self._aim(logits, row, parameters - _FIRST_AIMED, asked, given)
         block = supports_of_rows(logits, asked, player.trace.filters, _slack(player.trace, logits, asked))
         self._places |= {key: len(self._places) + place for place, key in enumerate(keys)}
-        self._whole = block if self._whole is None else _joined(self._whole, block)
+        self._whole = (
+            (block, asked) if self._whole is None else (_joined(self._whole[0], block), _joined(self._whole[1], asked))
+        )
+
+    def _aim(self, logits: Float32s, row: Ints, number: Ints, asked: Parameters, given: Sequence[str]) -> None:
+        """Set the one filter of each aimed set beside an edge of its row; those not given are left off."""
+        aims = [name for name in FILTER_NEEDS if str(FILTER_NEEDS[name]) not in self._player.trace.without]
+        for place in np.flatnonzero((number >= 0) & (number < _NUM_AIMED) & bool(aims)):
+            name, part = aims[number[place] % len(aims)], number[place] // len(aims) * len(aims) / _NUM_AIMED
+            if name in given:
+                probs = np.sort(softmax_of_rows(logits[place].astype(np.float64) / asked.temperature[place]))[::-1]
+                getattr(asked, name)[place] = _beside(name, probs, self._edges[row[place], number[place]], part)
+
+
+def _beside(name: str, probs: Float64s, edge: float, part: float) -> float:  # probs: [vocab_size] float64, descending
+    """Return a filter's value: beside the edge of one of the first tokens, or a top-k up to `_MOST_AIMED`.
+
+    Args:
+        edge: Chooses the token and the side, from 0 to 1.
+        part: Chooses the distance, from 0 to 1.
+    """
+    if name == "top_k":
+        return int(min(_MOST_AIMED, probs.size) ** min(1, part + edge / 4))
+    token = min(int(_FIRST**edge) - 1, probs.size - 1)
+    by = _NEAREST * (_FARTHEST / _NEAREST) ** part * (1 if edge * 1e4 % 4 < 1 else -1)
+    value = probs[: token + 1].sum() + by if name == "top_p" else probs[token] / probs[0] * (1 - by)
+    return float(np.float32(np.clip(value, 1e-6, 1)))
 
 
 def _slack(trace: SamplingTrace, logits: Float32s, asked: Parameters) -> Any:  # 0.0, or [num_rows, 1]
@@ -318,9 +376,9 @@ def _slack(trace: SamplingTrace, logits: Float32s, asked: Parameters) -> Any:  #
     return slack
 
 
-def _joined(one: Support, other: Support) -> Support:
-    return Support(*map(np.concatenate, zip(vars(one).values(), vars(other).values(), strict=True)))
+def _joined(one: OfRows, other: OfRows) -> OfRows:
+    return type(one)(*map(np.concatenate, zip(vars(one).values(), vars(other).values(), strict=True)))
 
 
-def _rows_of(support: Support, rows: Any) -> Support:  # Any: an index
-    return Support(*(part[rows] for part in vars(support).values()))
+def _rows_of(whole: OfRows, rows: Any) -> OfRows:  # Any: an index
+    return type(whole)(*(part[rows] for part in vars(whole).values()))

@@ -16,7 +16,7 @@ from fairdraw._run.loading import CannotStart, as_sampler
 from fairdraw.contracts import RowKeeper, rejection_sampler, switch_sides, token_sampler
 from fairdraw.strategies._cases import RejectionCase
 from fairdraw.strategies._rejection_traces import RejectionTrace, rejection_trace_for
-from fairdraw.strategies._sampling_traces import _NUM_TELLING, SamplingTrace, _parameter_sets
+from fairdraw.strategies._sampling_traces import _FIRST_AIMED, _NUM_AIMED, SamplingTrace, _parameter_sets
 from fairdraw.strategies._serving import Serving, edges, sizes_of, vocabulary_walk
 from fairdraw.strategies._trace_plans import flat_traces, traces
 from fairdraw.strategies.rows import bulk_rng
@@ -106,7 +106,7 @@ def test_every_pair_of_settings_occurs(trace: SamplingTrace | RejectionTrace) ->
 
 
 def test_every_pair_of_parameters_occurs() -> None:
-    sets = {name: column[1 + _NUM_TELLING :] for name, column in _parameter_sets(64, 3, ()).items()}
+    sets = {name: column[_FIRST_AIMED + _NUM_AIMED :] for name, column in _parameter_sets(64, 3, ()).items()}
     counted = {name: Counter(column.tolist()) for name, column in sets.items()}
     often = {name: [value for value, count in counts.items() if count > 4] for name, counts in counted.items()}
     for one, other in combinations(sets, 2):  # other values are drawn for each set

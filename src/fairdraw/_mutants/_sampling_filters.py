@@ -127,7 +127,9 @@ def min_p_relative_to_one(right: Oracle, logits: Row, min_p: float) -> RowFlags:
 
 @patched(Oracle, "filtered", "SAM201")
 def filters_top_p_before_min_p(right: Oracle, request: Request) -> Row:
-    """Another order than declared: top-p counts mass that min-p takes away afterwards."""
+    """Another order than declared, where there is no top-k: top-p counts mass that min-p takes away afterwards."""
+    if request.top_k is not None:
+        return right.filtered(request)
     logits, min_p = right.filtered(replace(request, min_p=None)), request.min_p
     return logits if min_p is None else masked(logits, right.min_p_support(right.scaled(request), min_p))
 
