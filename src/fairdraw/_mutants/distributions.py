@@ -251,7 +251,7 @@ class GreedyRequestsBesideSeededOnesDraw(DistributionSampler):
         return super().distributions(random, drafts)
 
 
-@_patched("distributions", "DIST124", "DIST125", min_draws=50_000)
+@_patched("distributions", "DIST691", "DIST124", "DIST125", min_draws=50_000)
 def placeholders_are_token_zero(answer: tuple[Floats, Floats], batch: Batch, drafts: Tokens) -> None:
     """The token recovered after a placeholder draft is never token 0: -1 is clamped."""
     _, draft = answer
