@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fairdraw._core.failures import CheckFailure
 from fairdraw._core.noise import default_state, generator_states, seeded
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.rejection import draw_noise
@@ -83,18 +84,16 @@ def _are_among(call: RejectionCall, requests: Ints | list[int]) -> Flags:  # [ba
 def _require_layout(call: RejectionCall, seen: Verified) -> None:
     size, lengths = call.batch.vocab_size, np.array(call.batch.num_draft_tokens)
     tokens, places = seen.tokens, np.arange(seen.tokens.shape[1])
-    inside = places[None] < seen.num_emitted[:, None]
-    is_id = (tokens >= 0) & (tokens < size)
-    _wrong(call, np.asarray((inside & ~is_id).any(axis=1)), seen, f"an id is outside of [0, {size})")
+    no_id = (places[None] < seen.num_emitted[:, None]) & ((tokens < 0) | (tokens >= size))
+    _wrong(call, np.asarray(no_id.any(axis=1)), seen, f"an id is outside of [0, {size})")
     _wrong(call, np.asarray(seen.num_emitted == 0), seen, "a request emits at least one token")
     _wrong(call, np.asarray(seen.num_emitted > lengths + 1), seen, "more tokens than its drafts and one")
     drafted = np.full(tokens.shape, -2)
     drafted[call.owner, call.place] = call.drafts
     before_last = places[None] < seen.num_accepted[:, None]
     _wrong(call, (before_last & (tokens != drafted)).any(axis=1), seen, "what precedes the last token is not drafted")
-    is_bonus = seen.num_accepted == lengths
     bonus = call.batch.bonus_token_ids.flatten().cpu().numpy()
-    has_another = np.asarray(is_bonus & (seen.last != bonus))
+    has_another = np.asarray((seen.num_accepted == lengths) & (seen.last != bonus))
     _wrong(call, has_another, seen, "all drafts were accepted, and the bonus token is another")
 
 
@@ -103,9 +102,8 @@ def _require_greedy(call: RejectionCall, seen: Verified, *, any_largest: bool) -
     greedy = call.batch.is_greedy.cpu().numpy()
     emitted = seen.tokens[call.owner, call.place].astype(np.int64)
     looked_at = seen.reached & greedy[call.owner] & ~(seen.accepted & call.setting["rates"])
-    rows = np.arange(len(emitted))
+    rows, known = np.arange(len(emitted)), np.clip(emitted, 0, logits.shape[1] - 1)
     best = np.argmax(logits, axis=1)  # of NaN the first, as torch.argmax has it
-    known = np.clip(emitted, 0, logits.shape[1] - 1)
     is_right = emitted == best
     if any_largest:
         is_right |= logits[rows, known] == logits[rows, best]
@@ -312,11 +310,12 @@ def _tilted(sampler: RejectionSampler, call: RejectionCall, row: int, place: int
 
 # -- seeds ------------------------------------------------------------------------------------------------------------
 
-_FLAT_SIZE, _SLOW_SIZE, _BLOCKS = 8191, 1025, 4
+_FLAT_SIZE, _SLOW_SIZE, _BLOCKS, _MANY = 8191, 1025, 4, 32
 
 
 def seeds_of_a_family_recover_tokens_of_their_own(sampler: RejectionSampler, trace: RejectionTrace) -> None:
-    """Seeds that one bit, a sign, a shift, a sum or swapped halves tell apart recover different tokens, and repeat.
+    """Seeds that one bit, a sign, a shift, a sum or swapped halves tell apart recover different tokens, and repeat. In
+    steps of one noise, at positions that go on, each recovers other tokens than in the step before.
 
     Each has a draft that cannot be accepted, in four flat rows over a quarter of 8191 tokens, in consecutive calls; the
     seed of a call has six such requests in one call. Seeds differ in their lower 32 bits, because torch's generator on
@@ -337,26 +336,33 @@ def seeds_of_a_family_recover_tokens_of_their_own(sampler: RejectionSampler, tra
         return np.stack([_recovered(sampler, seeds, noise, size, block) for block in range(_BLOCKS)], axis=1)
 
     families_are_apart(signatures, sampler.capabilities, trace.seed)
+    noise = SeededNoise(derive_seed("steps", trace.seed), {row: trace.seed + row for row in range(_MANY)})
+    first, second = (_recovered(sampler, [0] * _MANY, noise, size, block) for block in (0, _BLOCKS))
+    if np.count_nonzero(first == second) > _MANY // 4:  # once in 10^14 runs by chance, where 256 tokens are possible
+        raise CheckFailure("requests with seeds recover the same tokens in two steps: their noise does not go on")
 
 
 def _recovered(sampler: RejectionSampler, seeds: list[int], noise: SeededNoise, size: int, block: int) -> Ints:
-    """Return the token that each request recovers when one quarter of the ids is possible, and draft 0 is not."""
-    rows, device = len(seeds), sampler.device
+    """Return the token that each request recovers when one quarter of the ids is possible, and draft 0 is not.
+
+    Blocks from the fourth on are the same quarters, at the next position.
+    """
+    rows, device, quarter = len(seeds), sampler.device, size // _BLOCKS
+    place, first = divmod(block, _BLOCKS)
     logits = torch.full((rows, size), -torch.inf, device=device)
-    logits[:, 1 + block * (size // _BLOCKS) : 1 + (block + 1) * (size // _BLOCKS)] = 0
+    logits[:, 1 + first * quarter : 1 + (first + 1) * quarter] = 0
     whole = torch.ones(rows, dtype=torch.int32, device=device)
     dense = Capability.ONE_HOT_DRAFTS not in sampler.capabilities
-    first = torch.zeros(rows, size, device=device)
-    first[:, 0] = 1
     batch = SpecDecodeBatch(
         draft_token_ids=whole * 0,
         num_draft_tokens=[1] * rows,
         cu_num_draft_tokens=whole.cumsum(0, dtype=torch.int32),
         max_spec_len=1,
-        draft_probs=first if dense else None,
+        draft_probs=torch.eye(1, size, device=device).repeat(rows, 1) if dense else None,
         target_logits=logits,
         bonus_token_ids=whole[:, None].clone(),
         temperature=torch.ones(rows, device=device),
+        positions=torch.full((rows,), place, device=device),
     )
     return emit(sampler, batch, noise).tokens[:, 0].astype(np.int64)
 

@@ -2,7 +2,8 @@
 
 The requests are those of `_serving`; each has some drafts in every call, and a target row and a draft distribution at
 each of its positions. Half of the drafts are drawn from the draft distribution, as an engine's are; the others are what
-seldom is drafted: ids of the target's tail, at the vocabulary's ends, placeholders.
+seldom is drafted: ids of the target's tail, at the vocabulary's ends, placeholders. A scheme that does not verify token
+by token is lossless for what a drafter draws, and gets nothing else where drafts have a distribution.
 """
 
 from __future__ import annotations
@@ -151,6 +152,22 @@ class RejectionCall:
         left[rows, drafts[rows]] = 0.0  # the index made a copy
         return left
 
+    def is_lossless(self) -> Flags:  # [num_tokens] bool
+        """Return at which positions a token follows the target, whatever the scheme: there are no rates, and no
+        placeholder of the request has a distribution."""
+        given_up = self.owner[(self.drafts < 0) & (self.draft_probs is not None)]
+        return np.asarray(~np.isin(self.owner, given_up) & (self.batch.synthetic_rates is None))
+
+    def drafted_too_often(self, tokens: Ints, emitted: Ints) -> tuple[Flags, Float64s]:  # [len(tokens)] each
+        """Return whether what was emitted for these draft tokens is drafted more often than the target says; and the
+        target's chance of that. What a scheme accepts or recovers wrongly moves mass between such tokens and others."""
+        kinds, drafts = self.kinds[tokens], self.drafts[tokens]
+        if self.draft_probs is None:
+            return emitted == drafts, self.of_drafts()[0][tokens] * (drafts >= 0)
+        members = self.draft_probs > self.target_probs
+        chance = np.sum(self.target_probs, axis=1, where=members)[kinds]
+        return members[kinds, emitted], np.where(chance > 1 - 1e-6, 1.0, chance)
+
     def has_residual(self, tokens: Ints) -> Flags:  # [len(tokens)] bool
         """Return whether a rejection leaves a distribution that is not one of rounding, and that all engines agree on.
 
@@ -230,6 +247,24 @@ _BLENDED = 0.01
 """Mass that a draft distribution has at least where the target has less; none at a vocabulary of one."""
 
 
+_TILES = (1024, 128, 4096, 8192)
+"""Sizes of tiles that kernels have. Wider rows than the first have a token where a last tile begins or ends that is
+three times as likely as all others."""
+
+
+@lru_cache(maxsize=4)
+def _target_rows(size: int, seed: int) -> dict[str, torch.Tensor]:
+    """Return the target rows as each dtype holds them, `[24, vocab_size]`; every third is as in sampling's traces."""
+    exact, rows = rows_of_dtypes(size, seed), np.arange(NUM_ROWS)
+    if size <= _TILES[0]:
+        return exact
+    tiles = np.array(_TILES)[rows // 3 % len(_TILES)]
+    ends = np.where(rows % 3 == 1, size - 1, (size - 1) // tiles * tiles)
+    edged, chosen = exact["float32"].clone(), rows[rows % 3 > 0]
+    edged[chosen, ends[chosen]] = edged[chosen].logsumexp(dim=1) + np.log(3)
+    return {name: edged.to(rows_of_dtype.dtype) for name, rows_of_dtype in exact.items()}
+
+
 @lru_cache(maxsize=2 * NUM_ROWS)
 def _draft_rows(size: int, seed: int, number: int) -> Float32s:  # [4, vocab_size] float32, rows sum to 1
     """Return the draft distributions of a row: near the target, flat, of another row, and nearly the target itself.
@@ -237,7 +272,7 @@ def _draft_rows(size: int, seed: int, number: int) -> Float32s:  # [4, vocab_siz
     A rejection must leave something to recover, so a distribution that equals the target gives a hundredth of itself to
     the least probable token.
     """
-    targets = rows_of_dtypes(size, seed)["float32"]
+    targets = _target_rows(size, seed)["float32"]
     logits, other = targets[[number, (number + 5) % NUM_ROWS]].double().numpy()
     near = logits + bulk_rng("draft rows", size, seed, number).normal(0, 1, size)
     probs = softmax_of_rows(np.stack([near, np.where(np.isfinite(logits), 0.0, -2.0), other, logits]))
@@ -248,9 +283,9 @@ def _draft_rows(size: int, seed: int, number: int) -> Float32s:  # [4, vocab_siz
     return np.asarray(probs, dtype=np.float32)
 
 
-@lru_cache(maxsize=16)
-def _target_probs(size: int, seed: int, dtype: str) -> Float64s:  # [24, vocab_size] float64
-    return softmax_of_rows(rows_of_dtypes(size, seed)[dtype].double().numpy())
+@lru_cache(maxsize=2 * NUM_ROWS)
+def _target_probs(size: int, seed: int, dtype: str, number: int) -> Float64s:  # [vocab_size] float64
+    return np.asarray(_target_rows(size, seed)[dtype][number].double().softmax(dim=-1).numpy())
 
 
 # -- playing ----------------------------------------------------------------------------------------------------------
@@ -298,11 +333,11 @@ class _Player(Player):
         is_sure = (place < (number * 13 + owner) % (lengths[owner] + 1)) & (setting["lengths"] == "long")
         row[is_sure], variant[is_sure] = _PEAKED, NUM_VARIANTS - 1
         different, kinds = np.unique(row * NUM_VARIANTS + variant, return_inverse=True)
-        target_probs = _target_probs(trace.vocab_size, trace.seed, setting["dtype"])[different // NUM_VARIANTS]
+        of_kinds = [divmod(kind, NUM_VARIANTS) for kind in different.tolist()]
+        own = trace.vocab_size, trace.seed
+        target_probs = np.stack([_target_probs(*own, setting["dtype"], target) for target, _ in of_kinds])
         dense = setting["drafts"] == "dense"
-        of_kinds = ((int(kind) // NUM_VARIANTS, int(kind) % NUM_VARIANTS) for kind in different)
-        rows_of_kinds = (_draft_rows(trace.vocab_size, trace.seed, target)[variant] for target, variant in of_kinds)
-        draft_probs = np.stack(list(rows_of_kinds)) if dense else None
+        draft_probs = np.stack([_draft_rows(*own, target)[variant] for target, variant in of_kinds]) if dense else None
         is_greedy = greedy_requests(setting["greedy"], self.of(3, request, 4) == 0)
         drafts = self._drafts(setting, number, kinds, target_probs, draft_probs, is_greedy[owner], is_sure)
         is_odd = np.zeros(len(request), dtype=bool)
@@ -336,12 +371,14 @@ class _Player(Player):
             own = np.flatnonzero(kinds == kind)
             found[own] = np.searchsorted(cumulated[kind], uniforms[own], side="right")
         found = np.minimum(found, size - 1)
-        odd = rng.random(len(kinds)) < (0.3 if draft_probs is None else 0.1)
+        rarity = 0.3 if draft_probs is None else 0.1 * (str(Capability.TOKEN_VERIFICATION) not in self.trace.without)
+        odd = rng.random(len(kinds)) < rarity
         others = rng.choice(np.array([0, size - 1, size // 2, *(rng.integers(size, size=5))]), len(kinds))
         if draft_probs is not None:  # what a drafter cannot draw has a check of its own, REJ112
             odd &= draft_probs[kinds, others] > 0
         found = np.where(odd, others, found)
-        is_best = is_sure | (is_greedy & (rng.random(len(kinds)) < 0.97))
+        # Only token by token is a draft judged that no drafter drew.
+        is_best = (is_sure & (rarity > 0)) | (is_greedy & (rng.random(len(kinds)) < 0.97))
         found = np.where(is_best, np.argmax(target_probs, axis=1)[kinds], found)
         if setting["placeholders"] and size > 1:  # a rejection would leave nothing of the only token
             found = np.where(rng.random(len(kinds)) < 0.1, PLACEHOLDER_TOKEN_ID, found)
@@ -361,7 +398,7 @@ class _Player(Player):
         is_greedy: Flags,
         is_odd: Flags,
     ) -> SpecDecodeBatch:
-        logits = rows_of_dtypes(self.trace.vocab_size, self.trace.seed)[setting["dtype"]][torch.from_numpy(row)]
+        logits = _target_rows(self.trace.vocab_size, self.trace.seed)[setting["dtype"]][torch.from_numpy(row)]
         for request in np.flatnonzero(is_odd):
             spoiled = int(np.flatnonzero(owner == request)[-(number % 2)])  # the first, or the last
             spoil(logits[spoiled], spoiled, setting["odd row"])

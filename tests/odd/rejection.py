@@ -303,7 +303,7 @@ class HashesItsNoise(VectorRejection):
         requests = np.arange(batch.batch_size, dtype=np.uint64)
         keys = hashed(np.uint64(derive_seed("call", noise.seed)), requests)
         for request, own in noise.request_seeds.items():
-            keys[request] = derive_seed("own", own)
+            keys[request] = derive_seed("own", own, 0 if batch.positions is None else int(batch.positions[request]))
         counts = np.array(batch.num_draft_tokens)
         place = np.arange(batch.num_tokens) - np.repeat(counts.cumsum() - counts, counts)
         uniforms = _open_uniforms(np.repeat(keys, counts), batch.vocab_size + place)
@@ -347,7 +347,7 @@ class MakesItsOwnGenerators(VectorRejection):
         exponentials = torch.empty(batch.batch_size, batch.vocab_size).exponential_(generator=shared)
         ends = list(accumulate(batch.num_draft_tokens))  # `token_slice` adds up all requests before, for each
         for request, seed in noise.request_seeds.items():
-            own = torch.Generator().manual_seed(seed)
+            own: Any = noise.kept.setdefault(str(request), torch.Generator().manual_seed(seed))  # Any: it goes on
             uniforms[ends[request] - batch.num_draft_tokens[request] : ends[request]].uniform_(generator=own)
             exponentials[request].exponential_(generator=own)
         return ExplicitNoise(uniforms.to(batch.device), exponentials.to(batch.device))

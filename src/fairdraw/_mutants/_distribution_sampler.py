@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._mutant import as_rejection
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, Noise, SeededNoise
 
@@ -73,7 +74,7 @@ class DistributionSampler:
         import torch  # here, as mutants of servers load this module, too
 
         if isinstance(noise, SeededNoise):
-            drawn = self.seed_requests(self.draw(batch, noise.seed), batch, noise.request_seeds)
+            drawn = self.seed_requests(self.draw(batch, noise.seed), batch, self.seeds_of_step(noise))
         else:
             drawn = Drawn(noise.uniforms.numpy(), noise.exponentials.numpy(), seed=0)
         drafts = batch.draft_token_ids.numpy().astype(np.int64)
@@ -101,6 +102,11 @@ class DistributionSampler:
     def exponentials(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
         """Drawn in float64: NumPy's own float32 ones are 0 once in 2**23 draws, which `DIST341` sees."""
         return rng.standard_exponential(shape).astype(np.float32)
+
+    def seeds_of_step(self, noise: SeededNoise) -> Mapping[int, int]:
+        """Other seeds at every call with one noise, as generators go on."""
+        noise.kept["steps"] = step = int(str(noise.kept.get("steps", -1))) + 1
+        return {one: derive_seed("step", seed, step) if step else seed for one, seed in noise.request_seeds.items()}
 
     def seed_requests(self, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]) -> Drawn:
         """The same numbers, with those of each seeded request from its own stream."""

@@ -172,7 +172,7 @@ def goes_on_with_the_seed_of_an_earlier_call(
     return drawn
 
 
-@patched(Oracle, "draw_noise", "REJ701")
+@patched(Oracle, "draw_noise", "REJ703", "REJ701")
 def starts_generators_anew_at_every_call(right: Oracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """The generator is seeded again from the seed of the request: a request has the same numbers at every step."""
     for generator in noise.generators(batch.device).values():

@@ -79,6 +79,9 @@ class Pair(DistributionSampler):
         """Numbers of requests without seeds; `seed_requests` replaces all."""
         return Drawn(np.empty(0, np.float32), np.empty((0, 0), np.float32), seed)
 
+    def seeds_of_step(self, noise: SeededNoise) -> Mapping[int, int]:
+        return noise.request_seeds
+
     def seed_requests(self, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]) -> Drawn:
         seeds = self.seeds_of(drawn.seed, request_seeds, batch.batch_size)
         counts, places = np.array(batch.num_draft_tokens), np.arange(batch.num_tokens)
