@@ -331,7 +331,7 @@ def _reply(url: str, received: httpx2.Response, *, stream: bool) -> Reply:
     """
     status, text = received.status_code, received.content.decode(errors="replace")
     first = text.partition("data:")[2].partition("\n")[0]
-    if stream and (code := _code(first)):
+    if stream and (code := _code(first)) >= 400:
         status, text = code, first
     said = f"HTTP {status}: {_message(text) or 'nothing at all'}"
     if 300 <= status < 400:
@@ -348,10 +348,8 @@ def _reply(url: str, received: httpx2.Response, *, stream: bool) -> Reply:
 
 def _code(text: str) -> int:
     """Return the status of an error object; 0 if it is none. vLLM refuses a stream so, after it sent HTTP 200."""
-    with contextlib.suppress(ValueError):
-        match foreign.read_json(text):
-            case {"error": {"code": int(code)}} if code >= 400:
-                return code
+    with contextlib.suppress(LookupError, TypeError, ValueError):
+        return int(foreign.read_json(text)["error"]["code"])
     return 0
 
 
