@@ -241,7 +241,7 @@ def one_min_p_for_all_is_that_of_the_last_row(right: Oracle, batch: Batch, noise
     return right.sample(batch.replace(logits=batch.logits.float().masked_fill(cut, -torch.inf), min_p=None), noise)
 
 
-@patched(Oracle, "sample", "SAM201")
+@patched(Oracle, "sample", "SAM201", "SAM202")
 def one_temperature_for_all_is_that_of_the_last_row(right: Oracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """A scalar in place of a tensor where all random requests have one temperature; a greedy row holds 1 in it."""
     if _one_value(batch.temperature, ~batch.is_greedy):

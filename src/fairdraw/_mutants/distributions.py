@@ -198,14 +198,6 @@ def accepts_half_a_percent_less(right: Sampler, target: Floats, draft: Floats) -
 
 
 @_patched("target", "REJ701")
-def applies_the_temperature_again(right: Sampler, batch: Batch) -> Floats:
-    """The sampler divides logits that are divided already."""
-    divisor = np.where(batch.is_greedy.numpy(), np.float32(1), batch.temperature.numpy())
-    rows = batch.target_logits.new_tensor(np.repeat(divisor, batch.num_draft_tokens))
-    return np.asarray((batch.target_logits / rows[:, None]).softmax(dim=-1).numpy())
-
-
-@_patched("target", "REJ701")
 def loses_its_tail(answer: Floats, batch: Batch) -> Floats:
     """Small probabilities are flushed to zero: 1 % of the mass, 2 % in flat distributions."""
     return np.where(answer < 1 / (8 * batch.vocab_size), np.float32(0), answer)
@@ -403,7 +395,7 @@ def races_on_weights_in_bfloat16(
 # Sizes.
 
 
-@_patched("draw", "DIST691")
+@_patched("draw", "DIST691", min_draws=500_000)
 def late_uniforms_fall_short(right: Sampler, batch: Batch, seed: int) -> Drawn:
     """From position 64 on, a draft is accepted with a uniform of at most 0.97: a second block of another scale."""
     drawn, positions = right.draw(batch, seed), np.arange(batch.num_tokens) - _first_rows(batch)
