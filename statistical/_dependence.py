@@ -37,6 +37,8 @@ from fairdraw.statistical._related_seeds import seed_words
 Signs = NDArray[np.float32]  # [num_calls, num_rows, num_features] float32, 1 or -1
 Point = tuple[int, int, int]  # call, row, feature: of the bit itself or of its distance
 
+_ONE_DRAW = "D1 one draw of two rows"
+
 SUSPECT = "suspect: "
 """Begins the name of an entry of the counts that says what was judged; it is no table and decides nothing."""
 
@@ -212,7 +214,7 @@ def _within_a_row(bits: Signs, shape: Shape) -> Suspect:
 _SEARCHES: dict[str, Callable[[Signs, Shape], Suspect]] = {
     "D1 rows apart": lambda bits, shape: _best_lag(bits, [0], range(1, shape.furthest[1] + 1)),
     "D1 two rows": lambda bits, _: _pair(bits, 1),
-    "D1 one draw of two rows": lambda bits, _: _pair_in_one_feature(bits),
+    _ONE_DRAW: lambda bits, _: _pair_in_one_feature(bits),
     "D2 calls apart": _calls_apart,
     "D2 two calls": lambda bits, _: _pair(bits, 0),
     "D3 three rows": lambda bits, shape: _three(bits, shape.furthest_of_three, 1),
@@ -226,7 +228,7 @@ def _num_coins(shape: Shape) -> dict[str, int]:
     calls, rows, features = shape.num_calls, shape.num_rows, len(shape.features)
     far_calls, far_rows = shape.furthest
     of_rows = {"D1 rows apart": calls * (rows - far_rows), "D1 two rows": calls * features}
-    of_rows["D1 one draw of two rows"] = calls
+    of_rows[_ONE_DRAW] = calls
     several = {"D4 draws of a row": calls * rows} if shape.num_draws > 1 else {}
     return (
         of_rows
@@ -293,7 +295,11 @@ def dependence_tables(shape: Shape) -> dict[str, Table]:
     """Every table: pairs of equal cells, and numbers of ones."""
     fair = np.array([0.5, 0.5])
     names = ("bits as suspected", "bits not as suspected")
-    tables = {n: Table(fair, label=names.__getitem__, num_draws=coins) for n, coins in _num_coins(shape).items()}
+    # A slow sampler's calls are too few for one bit of two rows; all bits of them are judged.
+    tables = {
+        name: Table(fair, label=names.__getitem__, num_draws=coins, is_optional=name == _ONE_DRAW)
+        for name, coins in _num_coins(shape).items()
+    }
     for name, (calls, rows) in shape.blocks.items():
         size, groups = calls * rows, (2 * shape.num_calls // calls) * (shape.num_rows // rows)
         probs = binomial_probs(size, 0.5)
