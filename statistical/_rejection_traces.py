@@ -23,7 +23,7 @@ from fairdraw.strategies.rows import bulk_rng
 
 _CROSSED = (
     "dtype", "layout", "noise", "drafts", "lengths", "greedy requests", "alike", "a row without distribution",
-    "placeholders", "seeded", "new request", "moved request", "place", "number of drafts", "draft distribution",
+    "placeholders", "seeded", "new request", "moved request", "band of place", "number of drafts", "draft distribution",
     "row modulo 8", "batch size modulo 8", "decision",
 )  # fmt: skip
 """Features whose levels are looked at two at a time."""

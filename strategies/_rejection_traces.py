@@ -47,7 +47,7 @@ _NEEDS = needs_of(
     (Capability.SYNTHETIC_RATES, "rates", True),
 )
 
-_USUAL, _MOST_TOKENS, _LONG = 5, 3000, 6
+_USUAL, _MOST_TOKENS, _LONG = 5, 3000, 18
 """Drafts of a request in most calls; of a call in all; and of long requests, for each row of the largest batch."""
 
 _NAMED = np.array([*TEMPERATURES, 1e-6, 2.0**-126])
@@ -254,14 +254,17 @@ three times as likely as all others."""
 
 @lru_cache(maxsize=4)
 def _target_rows(size: int, seed: int) -> dict[str, torch.Tensor]:
-    """Return the target rows as each dtype holds them, `[24, vocab_size]`; every third is as in sampling's traces."""
+    """Return the target rows as each dtype holds them, `[24, vocab_size]`: those of sampling's traces, but for tokens
+    at ends of tiles, and for a row whose best token comes 65 times as often as all others."""
     exact, rows = rows_of_dtypes(size, seed), np.arange(NUM_ROWS)
-    if size <= _TILES[0]:
-        return exact
-    tiles = np.array(_TILES)[rows // 3 % len(_TILES)]
-    ends = np.where(rows % 3 == 1, size - 1, (size - 1) // tiles * tiles)
     edged, chosen = exact["float32"].clone(), rows[rows % 3 > 0]
-    edged[chosen, ends[chosen]] = edged[chosen].logsumexp(dim=1) + np.log(3)
+    if size > _TILES[0]:
+        tiles = np.array(_TILES)[rows // 3 % len(_TILES)]
+        ends = np.where(rows % 3 == 1, size - 1, (size - 1) // tiles * tiles)
+        edged[chosen, ends[chosen]] = edged[chosen].logsumexp(dim=1) + np.log(3)
+    peaked, best = edged[_PEAKED], int(edged[_PEAKED].argmax())
+    peaked[best] = -torch.inf
+    peaked[best] = max(float(peaked.logsumexp(dim=0)) + np.log(65), -1e4)  # finite for a vocabulary of one
     return {name: edged.to(rows_of_dtype.dtype) for name, rows_of_dtype in exact.items()}
 
 
@@ -280,6 +283,8 @@ def _draft_rows(size: int, seed: int, number: int) -> Float32s:  # [4, vocab_siz
     alike = np.flatnonzero(np.maximum(wanted - probs, 0).sum(axis=1) < _BLENDED)
     probs[alike] *= 1 - _BLENDED
     probs[alike, np.argmin(wanted)] += _BLENDED
+    if number == _PEAKED:  # a drafter that is sure: one of 66 drafts is rejected, so that late places count
+        probs[-1] = np.eye(1, size, int(np.argmax(wanted)))
     return np.asarray(probs, dtype=np.float32)
 
 
@@ -321,16 +326,15 @@ class _Player(Player):
     def call(self, number: int, rows: ServedRows) -> RejectionCall:
         setting, request, trace = self.settings[number % len(self.settings)], rows.request, self.trace
         lengths = self._lengths(setting["lengths"], number, request)
-        if not lengths.any():
-            lengths[-1] = 1
+        lengths[-1] += not lengths.any()
         owner = np.repeat(np.arange(len(request)), lengths)
         place = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         row = self.of(1, request[owner] * 131 + place, NUM_ROWS)
         variant = self.of(2, request[owner] * 131 + place, NUM_VARIANTS)
         if trace.flat or setting["alike"] == "rows":
             row[:], variant[:] = (0, 0) if trace.flat else (number % 3, number % NUM_VARIANTS)
-        # Drafts before some place are all but certain, so that every place of long requests is reached.
-        is_sure = (place < (number * 13 + owner) % (lengths[owner] + 1)) & (setting["lengths"] == "long")
+        # Drafts before some place, or all, are nearly certain, so that every place of long requests is reached.
+        is_sure = (place < (number * 13 + owner) % (2 * lengths[owner] + 1)) & (setting["lengths"] == "long")
         row[is_sure], variant[is_sure] = _PEAKED, NUM_VARIANTS - 1
         different, kinds = np.unique(row * NUM_VARIANTS + variant, return_inverse=True)
         of_kinds = [divmod(kind, NUM_VARIANTS) for kind in different.tolist()]

@@ -349,8 +349,7 @@ class _Supports:
             name, part = aims[number[place] % len(aims)], number[place] // len(aims) * len(aims) / _NUM_AIMED
             if name in given:
                 probs = np.sort(softmax_of_rows(logits[place].astype(np.float64) / asked.temperature[place]))[::-1]
-                edge = float(self._edges[row[place], number[place]])
-                getattr(asked, name)[place] = _beside(name, probs, edge, float(part))
+                getattr(asked, name)[place] = _beside(name, probs, float(self._edges[row[place], number[place]]), part)
 
 
 def _beside(name: str, probs: Float64s, edge: float, part: float) -> float:  # probs: [vocab_size] float64, descending

@@ -395,7 +395,7 @@ def races_on_weights_in_bfloat16(
 # Sizes.
 
 
-@_patched("draw", "DIST691", min_draws=500_000)
+@_patched("draw", "DIST691")
 def late_uniforms_fall_short(right: Sampler, batch: Batch, seed: int) -> Drawn:
     """From position 64 on, a draft is accepted with a uniform of at most 0.97: a second block of another scale."""
     drawn, positions = right.draw(batch, seed), np.arange(batch.num_tokens) - _first_rows(batch)
