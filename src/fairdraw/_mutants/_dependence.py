@@ -149,6 +149,13 @@ def half_of_the_batch(_: Memory, seed: int, num_rows: int, width: int) -> Unifor
     return right_numbers(_, seed, num_rows, width)[np.arange(num_rows) % max(1, num_rows // 2)]
 
 
+def row_512_begins_as_row_0(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """A second launch begins there, and its first number is that of the first launch."""
+    drawn = right_numbers(_, seed, num_rows, width)
+    drawn[512:513, 0] = drawn[:1, 0]
+    return drawn
+
+
 def last_as_first(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
     """The last row takes the numbers of the first, as in a ring buffer that is one row short."""
     return right_numbers(_, seed, num_rows, width)[np.arange(num_rows) % max(1, num_rows - 1)]
@@ -280,6 +287,7 @@ def _members() -> tuple[Member, ...]:
         *(Member(f"rows {d} apart share their noise", partial(rows_apart, d), _ROWS) for d in (3, 17, 40)),
         Member("half of the batch shares its noise", half_of_the_batch, _ROWS),
         Member("the last row is the first", last_as_first, _ROWS),
+        Member("row 512 begins as row 0", row_512_begins_as_row_0, (("DIST321",), ())),
         Member("race of the next row", race_of_the_next_row, (("DIST321",), ()), min_draws=500_000),
         *(Member(f"opposite rows {d} apart", partial(opposite_rows, d), _ROWS) for d in (1, 5)),
         Member("every third row is a sum", every_third_is_a_sum, _SUMS, inverts=True, min_draws=500_000),
@@ -482,7 +490,7 @@ def _named(mutants: Sequence[Mutant], names: str) -> tuple[Mutant, ...]:
 # One of each family runs beside the checks of every run; tests run all.
 REJECTION_MUTANTS = _named(
     ALL_REJECTION,
-    "rows 17 apart share their noise; the last row is the first; opposite rows 5 apart; "
+    "rows 17 apart share their noise; the last row is the first; row 512 begins as row 0; opposite rows 5 apart; "
     "the last third of the rows is a sum; strata over all drafts of a call; a pool of noise for 23 calls; "
     "seeds of 20 bits; request seeds without their lowest bit; acceptance and race share a number; races with 12 bits; "
     "exponentials end at 3; exponentials of 0 at 20 bits; acceptance with 8 bits; torch's next numbers",
