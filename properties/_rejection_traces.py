@@ -345,7 +345,7 @@ def seeds_of_a_family_recover_tokens_of_their_own(sampler: RejectionSampler, tra
 def _recovered(sampler: RejectionSampler, seeds: list[int], noise: SeededNoise, size: int, block: int) -> Ints:
     """Return the token that each request recovers when one quarter of the ids is possible, and draft 0 is not.
 
-    Blocks from the fourth on are the same quarters, at the next position.
+    Blocks 4 to 7 are the same quarters, at the next position.
     """
     rows, device, quarter = len(seeds), sampler.device, size // _BLOCKS
     place, first = divmod(block, _BLOCKS)
