@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from fairdraw._core.failures import CheckFailure, Ended
 from fairdraw.statistical._distribution_check import false_fail_rate
 from fairdraw.statistical._slices import Evidence, Found, Slices
 from fairdraw.statistical._trace_draws import word
-from fairdraw.strategies._trace_plans import flat_traces, traces
+from fairdraw.strategies._trace_plans import flat_traces, traces, until_enough
 
 _SHOWN = 3
 """Slices that a report names."""
@@ -70,9 +71,13 @@ class SliceCheck(DrawnQuestion):
     def evidence(
         self, sampler: Any, profile: Profile, seed: int, out_of_time: OutOfTime = lambda: False
     ) -> tuple[Evidence | None, int]:
-        """Return what the draws show, `None` if nothing was drawn, and their number; raises what `drawn` does."""
+        """Return what the draws show, `None` if nothing was drawn, and their number.
+
+        What was drawn until time was out counts: evidence may be looked at after any draw (Ville's inequality).
+        """
         slices = Slices(self.crossed)
-        self.drawn(slices, sampler, profile, seed, out_of_time)
+        with suppress(BudgetEnded):
+            self.drawn(slices, sampler, profile, seed, out_of_time)
         return (slices.evidence() if slices.num_draws else None), slices.num_draws
 
     def judge(self, sampler: Any, under: Conditions) -> int:
@@ -87,14 +92,15 @@ class SliceCheck(DrawnQuestion):
         chosen, seed = under.profile, under.seed
         try:
             evidence, num_draws = self.evidence(sampler, chosen, seed, under.out_of_time)
-        except BudgetEnded:
-            raise cut_short("not everything was drawn") from None
         except CheckFailure as failure:
             failure.case = self.case(sampler, chosen)
             raise
-        if evidence is None or not self.is_failed(evidence, seed):
+        if evidence is not None and self.is_failed(evidence, seed):
+            error: Ended = self._failure(evidence, self._threshold(seed))
+        elif under.out_of_time():
+            error = cut_short("not everything was drawn", num_draws)
+        else:
             return num_draws
-        error: Ended = self._failure(evidence, self._threshold(seed))
         error.case, error.tried = self.case(sampler, chosen), num_draws
         raise error
 
@@ -148,12 +154,12 @@ class TraceSlices(SliceCheck):
         return lambda collect: cls.named(collect, code, suite="statistical", collect=collect, **about)
 
     def drawn(self, slices: Slices, sampler: Any, profile: Profile, seed: int, out_of_time: OutOfTime) -> None:
-        judged = guarded(sampler, out_of_time)
-        for make in (traces, flat_traces):
-            for number, trace in enumerate(make(self.trace, sampler, profile, seed)):
-                if out_of_time():
-                    raise BudgetEnded
-                # The first trace of a kind begins with a sampler's first call. Not all do: a sampler that seeds its
-                # generator when it is made draws the same noise again, which a correct one may.
-                new = None if number else self.renew()
-                self.collect(guarded(new, out_of_time) if new else judged, trace, slices)
+        kinds = (*traces(self.trace, sampler, profile, seed), flat_traces(self.trace, sampler, profile, seed))
+        judged, firsts = guarded(sampler, out_of_time), [kind[0] for kind in kinds]
+        for trace in until_enough(sum(kinds, []), out_of_time):
+            if out_of_time():
+                raise BudgetEnded
+            # The first trace of a kind begins with a sampler's first call. Not all do: a sampler that seeds its
+            # generator when it is made draws the same noise again, which a correct one may.
+            new = self.renew() if trace in firsts else None
+            self.collect(guarded(new, out_of_time) if new else judged, trace, slices)

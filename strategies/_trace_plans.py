@@ -1,11 +1,14 @@
-"""Which serving traces a profile plays: sizes of batches at one vocabulary, then vocabularies in small batches."""
+"""Which serving traces a profile plays: vocabularies in small batches, sizes of batches at one, and flat rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
+from fairdraw._core.budget import OutOfTime, is_endless, is_enough
 from fairdraw._core.checks import Profile
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capabilities, Capability, switch_sides
@@ -46,8 +49,8 @@ _AT_A_SIDE, _ROWS, _ENTRIES = 3, 2**13, 2**18
 """Batches with the rows of one side of a switch, and their rows in all; or entries, where that is a vocabulary."""
 
 
-def traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) -> Iterator[Any]:
-    """Yield the traces of a run: sizes of batches at one vocabulary, then vocabularies in small batches.
+def traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) -> tuple[list[Any], list[Any]]:
+    """Return the traces of a run: of vocabularies in small batches, the narrow ones first, and of sizes of batches.
 
     Both sides of the sampler's `size_switches` come, too.
 
@@ -57,20 +60,35 @@ def traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) 
     can, (sides, _) = sampler.capabilities, switch_sides(sampler)
     plan = _SLOW_PLAN if can.slow else _PLANS.get(profile.name, _PLANS["ci"])
     without = tuple(sorted(map(str, can.unsupported)))
-    num_traces = max(1, round(plan.num_traces * profile.scale))
     walk = plan.walk if profile.scale == 1 else "edges"
     often = 1 if can.slow else _AT_A_SIDE
     batches = [(size,) * max(1, min(often, _ROWS // size)) for size in sides["rows"]]
-    for number in range(num_traces):
+    core, wide = [], []
+    for number in range(max(1, round(plan.num_traces * profile.scale))):
         own = derive_seed("trace", seed, number) % 2**20
         trace = make(sampler, own, CORE_VOCABULARY, plan.most_rows, walk, without)
-        yield _with(trace, sum(batches, ()), sides["drafts"])
+        core.append(_with(trace, sum(batches, ()), sides["drafts"]))
     sizes = _vocabularies(can, max(2, round(plan.num_vocabularies * profile.scale)), seed)
-    for number, size in enumerate((*sides["vocabulary"], *sizes)):
+    for number, size in sorted(enumerate((*sides["vocabulary"], *sizes)), key=itemgetter(1)):
         rows = 9 if size < _WIDE else 6
         trace = make(sampler, derive_seed("vocabulary", seed, number) % 2**20, size, rows, "few", without)
         more = 0 if can.slow or size not in sides["vocabulary"] else min(20, _ENTRIES // size)
-        yield _with(trace, (rows,) * more, sides["drafts"])
+        wide.append(_with(trace, (rows,) * more, sides["drafts"]))
+    return wide, core
+
+
+def until_enough(planned: Sequence[Any], out_of_time: OutOfTime) -> Iterator[Any]:
+    """Yield traces, in a first turn under a limit no more than it takes to time them."""
+    ends = list(accumulate(map(_work, planned)))
+    for number, trace in enumerate(planned):
+        if number and not is_endless(out_of_time) and is_enough(out_of_time, ends[number - 1] / ends[-1]):
+            return
+        yield trace
+
+
+def _work(trace: Any) -> float:  # Any: a trace of any contract
+    """Return about how long a trace takes, in rows: a call costs as much as 180 of them, and 250 entries as one."""
+    return 180 * len(trace.sizes()) + sum(trace.sizes()) * (1 + trace.vocab_size / 250)
 
 
 def _with(trace: Any, more_rows: tuple[int, ...], more_drafts: tuple[int, ...]) -> Any:  # Any: a trace of any contract
@@ -109,8 +127,8 @@ _FLAT_ENTRIES = 2**21
 _SLOW_FLAT = (FlatPlan(1025, 33, "edges"),)
 
 
-def flat_traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) -> Iterator[Any]:
-    """Yield the traces of flat rows of a run: one draw in thousands that is another shows, and so does any lane.
+def flat_traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) -> list[Any]:
+    """Return the traces of flat rows of a run: one draw in thousands that is another shows, and so does any lane.
 
     A part of a profile plays the first of them; another seed begins with another one.
     """
@@ -121,7 +139,9 @@ def flat_traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: 
     chosen = [plans[(seed + number) % len(plans)] for number in range(max(1, round(len(plans) * profile.scale)))]
     entries = 0 if can.slow else _FLAT_ENTRIES * (1 if profile.name == "smoke" else 4)
     chosen += [FlatPlan(size, max(6, min(256, entries // size)), "few") for size in sides["vocabulary"]]
+    found = []
     for number, plan in enumerate(chosen):
         size = plan.vocab_size if plan.walk == "few" else min(plan.vocab_size, most)
         own = derive_seed("flat", seed, number) % 2**20
-        yield make(sampler, own, size, plan.most_rows, plan.walk, without, flat=True)
+        found.append(make(sampler, own, size, plan.most_rows, plan.walk, without, flat=True))
+    return found

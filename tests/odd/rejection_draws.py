@@ -93,7 +93,7 @@ class DraftsFlatterAndSaysSo(Pair):
     """Draws at twice the temperature, and reports that."""
 
     def draft_probs(self, step: DraftStep) -> Floats:
-        return np.asarray((step.draft_logits / (2 * step.temperature[:, None])).softmax(dim=-1).numpy())
+        return np.asarray((step.draft_logits / (2 * step.temperature.clamp(min=1e-6)[:, None])).softmax(dim=-1).numpy())
 
 
 class DraftsTheTopThree(Pair):
@@ -115,7 +115,7 @@ class DrawsWithOneGeneratorAfterTheOther(DistributionSampler):
 
     def propose(self, step: DraftStep, noise: SeededNoise) -> Drafted:
         """A race over the softmax."""
-        probs = (step.draft_logits / step.temperature[:, None]).softmax(dim=-1)
+        probs = (step.draft_logits / step.temperature.clamp(min=1e-6)[:, None]).softmax(dim=-1)
         return Drafted((probs / torch.empty_like(probs).exponential_()).argmax(dim=-1), probs)
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:

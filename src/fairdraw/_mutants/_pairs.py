@@ -51,8 +51,8 @@ class Pair(DistributionSampler):
         return Drafted(torch.from_numpy(ids.astype(np.int32)), self.reported(probs, step))
 
     def draft_probs(self, step: DraftStep) -> Floats:
-        """What drafts are drawn from, `[batch_size, vocab_size]`."""
-        return np.asarray((step.draft_logits / step.temperature[:, None]).softmax(dim=-1).numpy())
+        """What drafts are drawn from, `[batch_size, vocab_size]`; a greedy request is all but certain of the best."""
+        return np.asarray((step.draft_logits / step.temperature.clamp(min=1e-6)[:, None]).softmax(dim=-1).numpy())
 
     def draft_key(self, seeds: NDArray[np.uint64], step: DraftStep) -> Key:
         """Seed, position and stream of each request's draft."""
