@@ -124,7 +124,7 @@ def uniforms(key: Key, count: int) -> Floats:  # [num_rows, count]
     seeds, positions, stream = key
     rows = hashed(hashed(hashed(seeds, np.uint64(7)), positions.astype(np.uint64)), np.uint64(stream))
     words = hashed(rows[:, None], np.arange(count, dtype=np.uint64))
-    return np.asarray(((words >> np.uint64(40)).astype(np.float32) + np.float32(0.5)) * np.float32(2**-24))
+    return np.asarray(((words >> np.uint64(41)).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23))
 
 
 def race(weights: Floats, key: Key) -> Tokens:
