@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairdraw._mutants import _distribution_sampler as sampler
 from fairdraw._mutants._distribution_sampler import Call, DistributionSampler, Drawn, Floats, Tokens, by_inverse_cdf
 from fairdraw._mutants._pairs import DraftsByInverseCdf, Pair
 from fairdraw._mutants._trimming import Trims, best_half, own
 from fairdraw._mutants.distributions import BlockVerification, DrawsByPositionAndMultinomial, DrawsWithTorch
-from fairdraw.contracts import Capability, Drafted
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import DraftStep, RejectionSampler, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import Capability, Drafted, DraftStep, RejectionSampler, SeededNoise, SpecDecodeBatch
 
 
 class ExactMatch(DistributionSampler):
