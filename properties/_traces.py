@@ -18,11 +18,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fairdraw._core.array_types import Flags, Ints
-from fairdraw._core.budget import BudgetEnded
+from fairdraw._core.budget import BudgetEnded, until_enough
 from fairdraw._core.checks import Check, Conditions, Profile, Timed
 from fairdraw._core.failures import CheckFailure, failed
 from fairdraw.contracts import Capability, SeededNoise
-from fairdraw.strategies._trace_plans import traces, until_enough
+from fairdraw.strategies._trace_plans import traces, work_of
 
 Fresh = Callable[[], Any]  # Any: a sampler of the check's contract
 
@@ -97,7 +97,7 @@ class TraceCheck(Check):
         """
         under.require_time()
         timed, tried = Timed(under.out_of_time), 0
-        for trace in until_enough(self._traces(sampler, under.profile, under.seed), under.out_of_time):
+        for trace in until_enough(self._traces(sampler, under.profile, under.seed), work_of, under.out_of_time):
             fresh = partial(self._fresh, sampler, timed, tried)
             try:
                 timed.require_time()

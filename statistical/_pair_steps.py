@@ -163,8 +163,7 @@ class PairLoop:
         self, sampler: DraftingSampler
     ) -> tuple[Float32s, Ints]:  # [batch_size, max_spec_len, vocab_size], without the last
         """Drafts of all places, asked for one place after the other, and what they were drawn from."""
-        divisor = np.where(self._temperature > 0, self._temperature, 1)
-        logits = self._logits(DRAFT, self._width) * divisor[:, None, None]
+        logits = self._logits(DRAFT, self._width) * np.where(self._temperature > 0, self._temperature, 1)[:, None, None]
         found = []
         for place in range(self._width):
             step = DraftStep(

@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from fairdraw._core.budget import BudgetEnded, cut_short, guarded
+from fairdraw._core.budget import BudgetEnded, cut_short, guarded, until_enough
 from fairdraw._core.checks import Conditions, DrawnQuestion, OutOfTime, Profile, Resolution, Stage
 from fairdraw._core.failures import CheckFailure, Ended
 from fairdraw.statistical._distribution_check import false_fail_rate
 from fairdraw.statistical._slices import Evidence, Found, Slices
 from fairdraw.statistical._trace_draws import word
-from fairdraw.strategies._trace_plans import flat_traces, traces, until_enough
+from fairdraw.strategies._trace_plans import flat_traces, traces, work_of
 
 _SHOWN = 3
 """Slices that a report names."""
@@ -122,8 +122,9 @@ class SliceCheck(DrawnQuestion):
             f"E = 10^{evidence.log_e_value / math.log(10):.1f} >= threshold 10^{threshold / math.log(10):.1f}, over "
             f"{evidence.num_slices} slices and {len(evidence.deviations)} projections"
         )
-        distance = abs(first.num_hits - first.expected) / max(first.num_draws, 1)
-        return CheckFailure(effect, evidence=shown, distance=distance)
+        return CheckFailure(
+            effect, evidence=shown, distance=abs(first.num_hits - first.expected) / max(first.num_draws, 1)
+        )
 
     def _words_of(self, found: Found) -> str:
         where = ", ".join(f"{name} {word(name, level)}" for name, level in found.slice_of.items())
@@ -154,12 +155,10 @@ class TraceSlices(SliceCheck):
         return lambda collect: cls.named(collect, code, suite="statistical", collect=collect, **about)
 
     def drawn(self, slices: Slices, sampler: Any, profile: Profile, seed: int, out_of_time: OutOfTime) -> None:
-        kinds = (*traces(self.trace, sampler, profile, seed), flat_traces(self.trace, sampler, profile, seed))
-        judged, firsts = guarded(sampler, out_of_time), [kind[0] for kind in kinds]
-        for trace in until_enough(sum(kinds, []), out_of_time):
-            if out_of_time():
-                raise BudgetEnded
+        wide, core = traces(self.trace, sampler, profile, seed)
+        flat, judged = [*flat_traces(self.trace, sampler, profile, seed)], guarded(sampler, out_of_time)
+        for trace in until_enough([*wide, *core, *flat], work_of, out_of_time):
             # The first trace of a kind begins with a sampler's first call. Not all do: a sampler that seeds its
             # generator when it is made draws the same noise again, which a correct one may.
-            new = self.renew() if trace in firsts else None
+            new = self.renew() if trace in (wide[0], core[0], flat[0]) else None
             self.collect(guarded(new, out_of_time) if new else judged, trace, slices)

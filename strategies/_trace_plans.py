@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
-from fairdraw._core.budget import OutOfTime, is_endless, is_enough
 from fairdraw._core.checks import Profile
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capabilities, Capability, switch_sides
@@ -61,8 +59,7 @@ def traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) 
     plan = _SLOW_PLAN if can.slow else _PLANS.get(profile.name, _PLANS["ci"])
     without = tuple(sorted(map(str, can.unsupported)))
     walk = plan.walk if profile.scale == 1 else "edges"
-    often = 1 if can.slow else _AT_A_SIDE
-    batches = [(size,) * max(1, min(often, _ROWS // size)) for size in sides["rows"]]
+    batches = [(size,) * max(1, min(1 if can.slow else _AT_A_SIDE, _ROWS // size)) for size in sides["rows"]]
     core, wide = [], []
     for number in range(max(1, round(plan.num_traces * profile.scale))):
         own = derive_seed("trace", seed, number) % 2**20
@@ -77,18 +74,9 @@ def traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) 
     return wide, core
 
 
-def until_enough(planned: Sequence[Any], out_of_time: OutOfTime) -> Iterator[Any]:
-    """Yield traces, in a first turn under a limit no more than it takes to time them."""
-    ends = list(accumulate(map(_work, planned)))
-    for number, trace in enumerate(planned):
-        if number and not is_endless(out_of_time) and is_enough(out_of_time, ends[number - 1] / ends[-1]):
-            return
-        yield trace
-
-
-def _work(trace: Any) -> float:  # Any: a trace of any contract
+def work_of(trace: Any) -> float:  # Any: a trace of any contract
     """Return about how long a trace takes, in rows: a call costs as much as 180 of them, and 250 entries as one."""
-    return 180 * len(trace.sizes()) + sum(trace.sizes()) * (1 + trace.vocab_size / 250)
+    return float(180 * len(trace.sizes()) + sum(trace.sizes()) * (1 + trace.vocab_size / 250))
 
 
 def _with(trace: Any, more_rows: tuple[int, ...], more_drafts: tuple[int, ...]) -> Any:  # Any: a trace of any contract
@@ -127,8 +115,8 @@ _FLAT_ENTRIES = 2**21
 _SLOW_FLAT = (FlatPlan(1025, 33, "edges"),)
 
 
-def flat_traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) -> list[Any]:
-    """Return the traces of flat rows of a run: one draw in thousands that is another shows, and so does any lane.
+def flat_traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) -> Iterator[Any]:
+    """Yield the traces of flat rows of a run: one draw in thousands that is another shows, and so does any lane.
 
     A part of a profile plays the first of them; another seed begins with another one.
     """
@@ -139,9 +127,7 @@ def flat_traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: 
     chosen = [plans[(seed + number) % len(plans)] for number in range(max(1, round(len(plans) * profile.scale)))]
     entries = 0 if can.slow else _FLAT_ENTRIES * (1 if profile.name == "smoke" else 4)
     chosen += [FlatPlan(size, max(6, min(256, entries // size)), "few") for size in sides["vocabulary"]]
-    found = []
     for number, plan in enumerate(chosen):
         size = plan.vocab_size if plan.walk == "few" else min(plan.vocab_size, most)
         own = derive_seed("flat", seed, number) % 2**20
-        found.append(make(sampler, own, size, plan.most_rows, plan.walk, without, flat=True))
-    return found
+        yield make(sampler, own, size, plan.most_rows, plan.walk, without, flat=True)
