@@ -1,7 +1,5 @@
 """10x to 20x: each filter alone, filters with a text, over steps, and in traces of every size, with every setting."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from typing import Any

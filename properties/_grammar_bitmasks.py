@@ -1,7 +1,5 @@
 """10x, 11x, 161 and 201: bitmasks are applied to rows of logits, bit by bit."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """12x and 132: a grammar is forked over the drafts of its request."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

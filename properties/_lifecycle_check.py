@@ -1,7 +1,5 @@
 """A check that runs a state machine over many event traces of the scanner under test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn

@@ -4,8 +4,6 @@ Planners that declare a `rounding` are compared bit for bit. Others may differ b
 by ties at the edge of a filter, and by the way of forcing a token; `fairdraw._oracles.logits_bounds` defines how much.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """10x: no unnecessary copy, no write to the inputs, and an answer of the documented form."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -3,8 +3,6 @@
 In traces every row of every call is compared with the specification, as arrays.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fairdraw._core.checks import Stage

@@ -4,8 +4,6 @@ A seed's *signature* is what it draws from flat rows in some consecutive calls. 
 anew, and so are the seeds that the same two changes make of other numbers, before they count as taken for each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

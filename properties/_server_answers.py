@@ -1,7 +1,5 @@
 """Properties of single answers: tokens, lists of log-probabilities, and what belongs to what."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A property of a server: some requests from the run's pool of answers, and what must be true of each answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property

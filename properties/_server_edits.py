@@ -1,7 +1,5 @@
 """Properties of what changes logits or ends a text: bias, penalties, bad words, min tokens, stop strings."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

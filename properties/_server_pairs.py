@@ -1,7 +1,5 @@
 """Properties that compare two ways to the same answer: streamed and whole, and a second server without speculation."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from typing import Any

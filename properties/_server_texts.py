@@ -4,8 +4,6 @@ At a temperature of 100 a model's logits hardly matter: two texts of `_ENOUGH` t
 logit leads by more than some 500.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Properties of tokens: greedy requests, filters, seeds, choices, and requests beside others."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections import Counter

@@ -20,8 +20,6 @@ V2 of 0.33.0 (`--reference thinking_budget/vllm-v2`) is a reference, too. It dif
 Requests always emit the forced token. So every `ThinkingPolicy` forces the same in these traces.
 """
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 

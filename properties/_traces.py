@@ -5,8 +5,6 @@ What failed is looked for in fewer calls and rows: the call alone, then the row 
 it needs some of those before it, and the report says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 10x and 11x are single filters, 15x DRY, 16x mirostat, 20x traces.
 """
 
-from __future__ import annotations
-
 from fairdraw._core.checks import Check, checks_in
 from fairdraw.properties import _filters_chains as chains
 

@@ -3,8 +3,6 @@
 10x and 11x are bitmasks, 12x and 13x grammars that are forked over drafts, 161 equality with xgrammar, 201 traces.
 """
 
-from __future__ import annotations
-
 from fairdraw._core.checks import Check, checks_in
 from fairdraw.properties import _grammar_bitmasks, _grammar_drafts
 

@@ -4,8 +4,6 @@
 equality with the real vLLM.
 """
 
-from __future__ import annotations
-
 from fairdraw._core.checks import Check, checks_in
 from fairdraw.properties import _logits_equality as equality
 from fairdraw.properties import _logits_relations as relations

@@ -4,8 +4,6 @@
 calls, which hold every row against the specification: values, lists, ranks and rows without a distribution.
 """
 
-from __future__ import annotations
-
 from fairdraw._core.checks import Check, checks_in
 from fairdraw.properties import _logprobs_relations as relations
 

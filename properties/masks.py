@@ -3,8 +3,6 @@
 10x are single requirements on small steps, 201 all of them in serving traces.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial

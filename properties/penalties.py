@@ -1,7 +1,5 @@
 """The checks of the penalties contract, each made after every event of a live batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

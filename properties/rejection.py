@@ -4,8 +4,6 @@
 bit the real vLLM, 501 seeds, 6xx sizes, layouts and positions, 7xx serving traces.
 """
 
-from __future__ import annotations
-
 from fairdraw._core.checks import Check, checks_in
 from fairdraw.properties import _rejection_equality as equality
 from fairdraw.properties import _rejection_greedy as greedy

@@ -4,8 +4,6 @@
 and counters, 18x sizes and values of production, 19x time, noise of the sampler's own and tiles, 20x serving traces.
 """
 
-from __future__ import annotations
-
 from fairdraw._core.checks import Check, checks_in
 from fairdraw.properties import _sampling_equality as equality
 from fairdraw.properties import _sampling_noise as noise

@@ -1,7 +1,5 @@
 """The grammar contract, run on the masker that `--sampler` names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The logits-plan contract, run on the planner that `--sampler` names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The matchers contract, run on the maker of matchers that `--sampler` names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The sampling contract, run on the sampler that `--sampler` names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The server contract, run on the server that `--sampler` names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The binomial distribution, from `scipy.special`: importing `scipy.stats` takes as long as a third of torch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -12,8 +12,6 @@ Null, exactly:
     independent, although the threes overlap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ cell at all (an id outside the vocabulary, a token after a placeholder). Tables 
 parts: call by call, or on several GPUs with one all-reduce.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 

@@ -10,8 +10,6 @@ Error rates:
     however many checkpoints each has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum

@@ -20,8 +20,6 @@ Blind to: sums modulo 1 of noise that races or accepts drafts, which hides them;
 calls, or with new partners in every call and by less than a tenth of the rows; relations of four draws and more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

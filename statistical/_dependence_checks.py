@@ -1,7 +1,5 @@
 """The checks of dependence and of the quality of noise, of both contracts: code, title and meaning of each."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

@@ -9,8 +9,6 @@ torch's generator is seeded with another seed than the one that the sampler gets
 own, or counters, does not repeat torch's numbers, although the suite's other checks seed both alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

@@ -5,8 +5,6 @@ bits; peaked distributions would hide what their noise shares. Seeds of the call
 fresh one, a fresh one with single bits flipped, a fresh one doubled again and again, and fresh ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

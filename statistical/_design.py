@@ -16,8 +16,6 @@ instead of 1e-3 costs 1.7 times the samples at 32 cells. So error rates should b
 the discrepancy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ Null: the image of the distribution of all outcomes, as for every statistic: bin
 the first draw by the null alone. So the e-value is exact, whatever the score is good for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 

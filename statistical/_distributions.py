@@ -5,8 +5,6 @@
 * The residual is what a recovered token follows: `max(target - draft, 0)`, normalised.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax

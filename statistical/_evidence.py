@@ -19,8 +19,6 @@ Reference:
     Ville (1939); Ramdas, Gruenwald, Vovk, Shafer (2023), arXiv:2210.01948 (e-processes).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A configuration, the statistics that are counted on it, and the calls that fill their tables."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """A distribution check whose failure begins with its cause, in words that its counts give."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

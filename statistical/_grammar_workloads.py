@@ -11,8 +11,6 @@ the grammar allows and renormalised, token by token: the chance of a text is a p
 A masker with `emit` draws its own tokens. For others the suite draws, by the softmax of the logits that they masked.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any

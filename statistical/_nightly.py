@@ -7,8 +7,6 @@ Both use the counts that the checks were decided by. What was drawn for them is 
 processes drew it, it is).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import inspect

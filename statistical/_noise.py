@@ -1,7 +1,5 @@
 """The noise that the statistical checks give a sampler, fresh for every seed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The checks of a drafter and its verifier together: code, title and meaning of each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -18,8 +18,6 @@ their temperature; where a drafter reports something that rejects less often, nu
 (`PairStatistic.codes`), so that plans are fulfilled, and such a drafter's tables see less.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache

@@ -14,8 +14,6 @@ Limits:
     is invisible here; `_dependence` and `_slices` see it.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 import numpy as np

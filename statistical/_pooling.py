@@ -14,8 +14,6 @@ Limits:
     that order tokens by rank and by id mix them differently.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

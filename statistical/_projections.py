@@ -11,8 +11,6 @@ Limits:
     In a row whose halves weigh `m` and `1 - m`, a fault between them shows `0.5 / max(m, 1 - m)` of its distance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache

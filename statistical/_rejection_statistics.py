@@ -7,8 +7,6 @@ not occur are left out. What remains has the conditional distribution, and e-val
 Draft tokens come from the harness's own stream.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ as its distribution), given everything that the sampler was handed. Of a sampler
 token emitted at a drafted position is a draw from the target: losslessness, averaged over drafts of a known drafter.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

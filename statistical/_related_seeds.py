@@ -1,7 +1,5 @@
 """Seeds of calls that a sampler may take for each other."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed

@@ -1,7 +1,5 @@
 """Requests of the statistical suite of the sampling contract: their kinds, and batches and noise made for them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

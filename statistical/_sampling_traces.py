@@ -1,7 +1,5 @@
 """Tokens of a serving trace as draws with features: what `_slices` weighs, for the sampling contract."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -9,8 +9,6 @@ A request never uses a filter that the sampler does not support. It goes without
 distribution that is left (`supported_kinds`). So a sampler without filters is judged by the softmax of its logits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any

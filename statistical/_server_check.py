@@ -10,8 +10,6 @@ The answers come from the pool that all checks of a run share. A check goes on u
 end early, and positions about which the list says nothing, are made up for by more requests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

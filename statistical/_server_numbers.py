@@ -1,7 +1,5 @@
 """What the lists of a server say about the tokens of an answer: uniform numbers, and chances of named tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple

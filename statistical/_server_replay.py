@@ -5,8 +5,6 @@ server's own lists may be missing or not trusted, above all beside speculation; 
 reference. Each token of an answer is one request for a list: prompt and tokens before it, as token ids.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Tokens of a server's requests as draws with features: what `_slices` weighs, for the server contract."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The check that looks everywhere: draws of serving traces, every projection, every slice, one decision."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable

@@ -17,8 +17,6 @@ Limits:
     it makes its own (shared between rows, reused in the next call) is for the other statistics.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

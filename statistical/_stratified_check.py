@@ -11,8 +11,6 @@ Error rates:
     that is off by less than half of that never.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

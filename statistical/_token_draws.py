@@ -1,7 +1,5 @@
 """Draft, bonus and fill tokens, drawn on the device where the batch lies."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

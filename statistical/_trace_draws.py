@@ -1,7 +1,5 @@
 """What the draws of every contract's traces have in common: their features, and the draws that came before them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

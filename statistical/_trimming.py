@@ -15,8 +15,6 @@ Requests share a batch, and may compete for a budget: a draft that is admitted b
 from its row, whoever lost against it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any

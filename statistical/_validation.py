@@ -1,7 +1,5 @@
 """Input validation; every message has the form `function: name=value, but rule. Remedy.`"""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

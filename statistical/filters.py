@@ -4,8 +4,6 @@ A row with one clear choice above a threshold shows whether XTC fired: its most 
 different probabilities stand in one batch. Neighbouring rows, and consecutive steps of a row, must be independent.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The statistical checks of the grammar contract: code, title and meaning of each."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from fairdraw._core.checks import Stage

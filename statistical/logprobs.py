@@ -4,8 +4,6 @@ Nothing else is needed to judge it: no reference model, and no knowledge of filt
 by the distribution that came with it (`_pit`), whatever that is; rows of any kind pool exactly.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The statistical checks of the server contract: code, title and meaning of each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

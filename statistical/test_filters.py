@@ -1,7 +1,5 @@
 """The statistical checks of the filters contract on the sampler that `--sampler` names, and their mutants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The statistical checks of the server contract on the server that `--sampler` names, and its mutants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

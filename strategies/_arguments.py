@@ -1,7 +1,5 @@
 """Checks of strategies' arguments and recipes' fields, made when the first value is drawn or built."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 

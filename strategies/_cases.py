@@ -4,8 +4,6 @@ A recipe prints as code, shrinks, is stored in a crash file, and builds its tens
 come from NumPy generators seeded by hashing the recipe's seed.
 """
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ four values each have a million, but every *pair* of values occurs in about 30 r
 System: An Approach to Testing Based on Combinatorial Design", IEEE Transactions on Software Engineering 23(7)].
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, combinations, product

@@ -4,8 +4,6 @@ An event that applies to nothing (a `Finish` of an empty batch) does nothing, an
 batch. So events can be dropped and reordered freely, which is how a failing trace shrinks.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import lru_cache
 

@@ -4,8 +4,6 @@ Events are plain data and any sequence of them is valid, so little else needs to
 choices that led to the events instead; that takes a hundred times as many tries and leaves events that do nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from itertools import islice

@@ -1,7 +1,5 @@
 """Event traces as data, and how one is played."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal

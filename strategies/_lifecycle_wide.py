@@ -4,8 +4,6 @@ Each trace is planned and played once or a few times in every run. Numbers follo
 parameters are written out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any

@@ -5,8 +5,6 @@ and texts follow from a seed, such that processors often have work: bad words ma
 drafts; minima lie between the output and the output with all drafts; thinking budgets are nearly spent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

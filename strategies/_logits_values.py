@@ -5,8 +5,6 @@ are made for a text, so that processors have work: bad words match where output 
 certain draft, budgets are spent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

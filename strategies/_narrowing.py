@@ -1,7 +1,5 @@
 """What a case may contain: the caller's options, narrowed to what a sampler supports."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

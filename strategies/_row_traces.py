@@ -4,8 +4,6 @@ The library is one batch of different rows, with every pair of what a row may ha
 a thousand rows then compares arrays. Who stands beside whom follows from chance.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass

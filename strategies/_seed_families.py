@@ -1,7 +1,5 @@
 """Seeds that a careless map takes for each other, made by rule: bits, signs, halves, shifts, sums, reversed words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 _BITS = 64

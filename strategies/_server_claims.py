@@ -5,8 +5,6 @@ equal, those after it have twice the differences. A third request with a filter 
 those of the tokens that stay are then larger. Numbers that do neither belong to no stage, and a check says so (SRV107).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 

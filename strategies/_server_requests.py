@@ -4,8 +4,6 @@ Requests are the cost of a run. Each kind is an endless list that follows from t
 first so many answers, and the next check takes the same ones. What was answered before a server died is kept.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What the serving traces of sampling and rejection have in common: their fields, their calls, seeds of requests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

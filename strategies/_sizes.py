@@ -1,7 +1,5 @@
 """Sizes: of vocabularies, and numbers of drafts per request."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from fairdraw._core.seeds import derive_seed

@@ -1,7 +1,5 @@
 """Which serving traces a profile plays: sizes of batches at one vocabulary, then vocabularies in small batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

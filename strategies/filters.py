@@ -1,7 +1,5 @@
 """Strategies of the filters contract: rows of logits, the filters that are on, and the text so far."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations

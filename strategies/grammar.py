@@ -1,7 +1,5 @@
 """Strategies of the grammar contract: bitmasks over rows of logits, token automata, and steps under them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

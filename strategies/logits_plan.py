@@ -5,8 +5,6 @@ enumerate them: a batch is a covering array, and a schedule has every event. Hyp
 search drops requests and events of a failing case by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Strategies of the log-probabilities contract: rows, the tokens that they emitted, and what requests ask for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@
 'a(b|c)*'
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Both strategies take a batch, so they serve tests that build their batches elsewhere.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ and is keyword-only; arguments are checked when the first value is drawn, not at
 Small parts (counts, kinds, ids) are drawn by Hypothesis, so they shrink; bulk numbers follow from one drawn seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any

@@ -5,8 +5,6 @@ simple to adversarial, and those that need no seed come first: Hypothesis shrink
 not depend on a random number keeps failing while everything else shrinks.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Sequence
 

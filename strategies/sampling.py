@@ -1,7 +1,5 @@
 """Strategies of the sampling contract: requests with their own parameters, and whole decoding steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

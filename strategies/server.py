@@ -1,7 +1,5 @@
 """Strategies of the server contract: generation requests with their own parameters."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from fairdraw.contracts import Capabilities, Capability, GenerationRequest

@@ -3,8 +3,6 @@
 Nothing heavy is imported until a batch is drawn.
 """
 
-from __future__ import annotations
-
 import importlib
 
 __all__ = ["register"]

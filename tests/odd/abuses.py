@@ -3,8 +3,6 @@
 Each is the base class of the odd samplers with one fault, and the declarations that a correct one needs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Correct filters of other making: what they declare, and what the contract leaves open."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ways to follow a batch that scanners of both contracts may choose."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Maskers that are correct and unlike the specification. The checks must pass every one of them."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

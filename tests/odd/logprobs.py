@@ -1,7 +1,5 @@
 """Correct functions of log-probabilities that rank, add or answer in another way than the specification."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

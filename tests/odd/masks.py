@@ -1,7 +1,5 @@
 """Samplers whose masks are correct and unlike the specification's. The checks must pass every one of them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch

@@ -1,7 +1,5 @@
 """Matchers that are correct and unlike the specification. The checks must pass every one of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fairdraw._mutants.matchers import maker_of

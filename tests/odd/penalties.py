@@ -1,7 +1,5 @@
 """Correct scanners of penalties that compute, count or answer in another way than the specification."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Correct rejection samplers, drafters and rules that trim, fast enough for the statistical checks."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np

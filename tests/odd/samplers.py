@@ -1,7 +1,5 @@
 """Every odd but correct sampler, by contract: what the tests and `tools/record.py odd` run."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from fairdraw._core.contracts import CONTRACTS

@@ -1,7 +1,5 @@
 """Correct token samplers for the statistical checks: other filters, declared, and noise of other making."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Correct scanners of the thinking budget that read, decide or answer in another way than the specification."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ the defaults of its `SamplingParams`. Top-k, top-p and min-p come after these fi
 operator.
 """
 
-from __future__ import annotations
-
 import enum
 import logging
 from functools import partial

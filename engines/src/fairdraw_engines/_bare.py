@@ -4,8 +4,6 @@ The wanted files are imported as they are released. What stands above them, thei
 stubs stand for modules of which they need a name and never a call.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 A request without drafts gets its bonus token: its engine would decode it without this step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

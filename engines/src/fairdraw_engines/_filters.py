@@ -5,8 +5,6 @@ functions are called in the order of its `make_sampler`, which draws a token at 
 log-probabilities, as there. Both know one set of parameters per call, so each row is a call.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -8,8 +8,6 @@ Importing the package needs fastapi and more; the file of the sampler needs torc
 `pip install --no-deps flashspec` is enough (137 kB).
 """
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 `FAIRDRAW_GPU_KERNELS` names its folder; `.cache/gpu_kernels` below the current one if it is not set.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -5,8 +5,6 @@ place. Kernels in Triton run interpreted without a GPU; xgrammar's asks CUDA for
 answers then.
 """
 
-from __future__ import annotations
-
 import importlib
 import warnings
 from importlib import metadata

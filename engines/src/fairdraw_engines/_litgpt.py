@@ -8,8 +8,6 @@ The step gets two models that look up rows instead of computing: the target's ar
 moved by one token, so that the one draft that it draws from them is kept or not; its first token is returned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

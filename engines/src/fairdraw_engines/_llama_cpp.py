@@ -8,8 +8,6 @@ llama.cpp's seeds have 32 bits, and the largest stands for a random one; a reque
 others.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -8,8 +8,6 @@ Files of the package are imported by themselves, since the package around them n
 Every request of its speculative step has the same number of drafts (`_chains`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any

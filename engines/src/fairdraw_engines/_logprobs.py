@@ -7,8 +7,6 @@ vLLM counts ranks with a compiled function; without a GPU the function itself is
 than a run.
 """
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 from typing import Any

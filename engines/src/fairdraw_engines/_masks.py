@@ -5,8 +5,6 @@ bytes of bits. SGLang's `Sampler._sample_from_probs` keeps the probabilities tha
 `_build_sampling_mask_output` makes ids of them; the rows' words are made of these ids here.
 """
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 from typing import Any

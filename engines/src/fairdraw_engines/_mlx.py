@@ -12,8 +12,6 @@ temperature what they leave.
 MLX draws from its own generator, which is seeded from seeded noise.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -6,8 +6,6 @@ writes top-k 0 for a request that asks for none, and leaves out what no request 
 function; so does this on a GPU, while the CPU runs the same lines one by one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial

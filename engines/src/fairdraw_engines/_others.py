@@ -1,7 +1,5 @@
 """What several adapters share: rows of a session, and quiet imports of vLLM."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

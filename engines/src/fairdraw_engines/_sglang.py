@@ -9,8 +9,6 @@ Importing the package needs CUDA; the kernel's file needs triton alone and is lo
 `pip install --no-deps sglang` is enough (39 MB to download).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

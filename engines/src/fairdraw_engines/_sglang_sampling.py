@@ -6,8 +6,6 @@ draws by `sampling_from_probs_torch`, else by `top_k_top_p_min_p_sampling_from_p
 at the unfiltered distribution.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -5,8 +5,6 @@ a draft by its target probability alone, as if drafts were one-hot. Uniforms com
 kernel of `_sglang`, whose adapter calls this one, too. A chain is a tree whose nodes have one child each.
 """
 
-from __future__ import annotations
-
 import ctypes
 from functools import partial
 

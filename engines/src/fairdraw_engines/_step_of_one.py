@@ -5,8 +5,6 @@ distributed as what its sampler draws. The drafts come from the unfiltered distr
 adapter, so that they are accepted and rejected, allowed and not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -3,8 +3,6 @@
 A request with its own generator is drawn from that generator. Explicit noise is injected into the draw of exponentials.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 
 import torch

@@ -10,8 +10,6 @@ themselves, without the options of its TPU compiler. The mesh has one device;
 with eight virtual ones tokens are the same (`tests/engines`).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ injected.
 Only what the functions cannot take is unsupported. What they get wrong is left to the checks: `known_defects.toml`.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Callable, Mapping

@@ -9,8 +9,6 @@ Requests are handed over in the reverse order of the batch, since their orders m
 worker's side alone: each row is a request without drafts.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -3,8 +3,6 @@
 It is meant as a reference: it rebuilds a padded tensor of everything at every step.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Sequence

@@ -11,8 +11,6 @@ It is meant as a reference. As a sampler under test, release 0.22.0 fails the ch
 (`PLAN121`, and others on cases that have them), and checks of thinking budgets where that contract names its defects.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -4,8 +4,6 @@ It is meant as a reference for the event traces on which vLLM is correct; `faird
 the others.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

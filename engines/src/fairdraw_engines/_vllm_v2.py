@@ -8,8 +8,6 @@ Its random numbers come from (seed, position) inside the kernels. With seeded no
 from torch's default generator, as its engine draws one.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -5,8 +5,6 @@
 logits from which a token is drawn: the same number. From 0.29.0 on `is_drafting` salts the drafter's key.
 """
 
-from __future__ import annotations
-
 from inspect import signature
 
 import torch

@@ -4,8 +4,6 @@ Tried: 0.22.0 to 0.33.0. On a CPU the kernels of 0.24.0 and later call a `log1p`
 difference is in the adapters.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

@@ -6,8 +6,6 @@ without a copy, as on a GPU. Kernels run in Triton's interpreter, and top-k and 
 The shims are put in when the first adapter is made, and stay: vLLM imports its names into many modules.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import sys

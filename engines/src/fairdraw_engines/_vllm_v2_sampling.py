@@ -8,8 +8,6 @@ PyTorch code.
 A request without a seed gets one from torch's default generator; its engine draws it from NumPy's.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from functools import lru_cache, partial

@@ -8,8 +8,6 @@ Its device knows each token as soon as it is sampled; it has no placeholders. On
 sampler would have drawn there: the token that it forces (`_vllm_v2_state.py`), or one that nobody knows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

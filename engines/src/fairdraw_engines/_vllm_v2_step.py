@@ -8,8 +8,6 @@ The contract's logits are processed. Every other random request is given tempera
 exact; a batch with such a request goes through V2's processing, one without is passed on as it is.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from unittest import mock

@@ -5,8 +5,6 @@ largest survival. Both are called as `DraftModelSpeculator` and `AdaptiveVerific
 refit; the budget, which the manager takes from measured costs, is half of the drafts.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from types import ModuleType

@@ -4,8 +4,6 @@ What is known of each contract is data in `templates/`: parameter names, capabil
 a signature does not say stands in the adapter behind `QUESTION:`, at its place; what is printed is read from there.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

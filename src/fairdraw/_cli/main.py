@@ -1,7 +1,5 @@
 """The command line: check, list, explain, replay, init, bench, schema, validate-vllm."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ It is looked for as ruff looks for its own: in the working folder, then in each 
 that has the table counts; others are passed over. What is in its folder can be imported, and its baseline is there.
 """
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from collections.abc import Callable

@@ -9,8 +9,6 @@ A name in a file is code that would run, and files come from other people's mach
 fairdraw is imported only with `-y`, or if the command line names it.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """Options of `fairdraw check` and `fairdraw replay`: how a server is asked, and what any sampler does not support."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from itertools import chain

@@ -1,7 +1,5 @@
 """The command `fairdraw validate-vllm`: let the vLLM plugin serve a vLLM that we have not validated."""
 
-from __future__ import annotations
-
 import subprocess
 from importlib import import_module, metadata
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Arrays by what they hold, and often by their shape, too. Where a name says no shape, it stands beside the array."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

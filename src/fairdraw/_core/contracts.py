@@ -1,7 +1,5 @@
 """What a contract says of itself, and all contracts by name. This module names none of them, and is cheap to import."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

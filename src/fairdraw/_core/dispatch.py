@@ -1,7 +1,5 @@
 """Modes that see every operation of torch, without the seconds that importing `torch._dynamo` takes."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How a check ends without a pass, as data; and the report of a failure."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from types import TracebackType

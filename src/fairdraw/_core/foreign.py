@@ -3,8 +3,6 @@
 A terminal obeys control characters, a line break forges a line, and a server may repeat the key that was sent to it.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

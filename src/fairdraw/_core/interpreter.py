@@ -4,8 +4,6 @@ Much of torch imports triton on the way, above all `torch._dynamo`. So whoever i
 example, makes the choice first.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

@@ -7,8 +7,6 @@ and its last call left, and afterwards the suite has its own state again.
 Environment variables, the locale and handlers of signals stay as a sampler sets them: the suite computes without them.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

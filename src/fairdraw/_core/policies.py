@@ -5,8 +5,6 @@ of a run shows, and what it means. `fairdraw explain FIELD`, the questions of `f
 manual are made of it.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from dataclasses import dataclass, fields

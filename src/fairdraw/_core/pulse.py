@@ -5,8 +5,6 @@ one check. A call that is stuck in native code cannot be; the process that print
 worker.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

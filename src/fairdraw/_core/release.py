@@ -1,7 +1,5 @@
 """Whether fairdraw is on a package index: what messages and the manual tell a user to install follows from it."""
 
-from __future__ import annotations
-
 from fairdraw import __version__
 
 ON_INDEX = False

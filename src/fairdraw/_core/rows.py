@@ -4,8 +4,6 @@ Traces say who their requests are (`seat`). Calls of other checks have requests 
 the same noise does: the next call of a trace reports that its own requests are back.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

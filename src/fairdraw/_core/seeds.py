@@ -1,7 +1,5 @@
 """Seeds by hashing: every random number of the suite follows from drawn data and one session seed."""
 
-from __future__ import annotations
-
 import hashlib
 
 from fairdraw import __version__

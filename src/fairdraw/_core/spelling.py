@@ -1,7 +1,5 @@
 """Words that were probably meant."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Sizes at which a sampler's kernels switch: its attribute `size_switches`, beside its capabilities."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tensors by their shape."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 LogitRows = Tensor  # [num_rows, vocab_size] float32; of a call of one row per request [batch_size, vocab_size]

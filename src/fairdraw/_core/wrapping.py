@@ -1,7 +1,5 @@
 """The sampler in a wrapper: every call goes through a function that may look at it or refuse it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

@@ -4,8 +4,6 @@ Each function stands for one step of the oracle, with that step's arguments. Fir
 steps, or `answer`, that of the correct step.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

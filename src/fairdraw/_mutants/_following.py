@@ -3,8 +3,6 @@
 None of them compares the lists by identity: that alone would turn most of these faults into refusals.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

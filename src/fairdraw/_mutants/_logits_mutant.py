@@ -1,7 +1,5 @@
 """How a faulty oracle of the logits-plan contract becomes a mutant."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Faults of the plan: copies, memory, decisions that were made for another step or another batch."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection
 

@@ -4,8 +4,6 @@ Each function stands for one step of the oracle, with that step's arguments. Fir
 steps, or `answer`, that of the correct step; or the correct edit of a row, the row and its logits.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Faults that narrow cases do not show: sizes, values at a edge, orders, and state over time. Made in families."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """What a mutant is, and how an oracle with one changed step becomes one."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ of the vocabulary. The mutants change which stream, seed or position is taken. T
 A mutant that is a function stands for one step of `Pair`; `right` has the correct steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ Each function stands for one step of the correct rule, with that step's argument
 steps, or `answer`, that of the correct step.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

@@ -4,8 +4,6 @@ Each function stands for one step of the correct sampler, with that step's argum
 steps, or `answer`, that of the correct step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Wrong planners of the logits-plan contract, one fault each."""
 
-from __future__ import annotations
-
 from fairdraw._mutants import _logits_plans, _logits_processors, _logits_wide
 from fairdraw._mutants._logits_mutant import OraclePlanner
 from fairdraw._mutants._mutant import Mutant, mutants_in

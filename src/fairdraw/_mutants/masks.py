@@ -1,8 +1,6 @@
 """Wrong masks, one fault each. Each stands for one step of the oracle; first comes `right`, the correct steps, or
 `answer`, that of the correct step."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -4,8 +4,6 @@ Each function stands for one step of the oracle, with that step's arguments; `ri
 the oracle with more than a step that is wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Self

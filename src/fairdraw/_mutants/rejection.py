@@ -1,7 +1,5 @@
 """Wrong samplers of the rejection contract, one fault each; many were found in real engines."""
 
-from __future__ import annotations
-
 from fairdraw._mutants import _acceptance, _layout, _noise
 from fairdraw._mutants._mutant import mutants_in
 from fairdraw._oracles.rejection import verify

@@ -1,7 +1,5 @@
 """Wrong samplers of the sampling contract, one fault each; many were found in real engines."""
 
-from __future__ import annotations
-
 from fairdraw._mutants import _sampling_draws, _sampling_filters
 from fairdraw._mutants._mutant import GENERATORS, as_token_sampler, mutants_in
 from fairdraw._oracles.sampling import SamplingOracle

@@ -4,8 +4,6 @@ Each function stands for one step of the toy server, with that step's arguments.
 steps, or `answer`, that of the correct step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

@@ -4,8 +4,6 @@ Each function stands for one step of the correct scanner, with that step's argum
 steps, or `answer`, that of the correct step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fairdraw._mutants._following import following_mutants

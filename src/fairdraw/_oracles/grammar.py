@@ -1,7 +1,5 @@
 """The grammar contract, executable: bit by bit, and a fork of each grammar over its drafts."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -5,8 +5,6 @@ Order and rank are those of the logits, which are exact numbers; log-probabiliti
 half-precision logits are float32 numbers, too.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """The masks contract, executable: a token drawn as the sampling contract has it, and what was left for the draw."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

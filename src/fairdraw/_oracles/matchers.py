@@ -4,8 +4,6 @@ An expression is a tuple: a kind, and its parts. The derivative by a byte is wha
 kept in a normal form in which one without any text is `NOTHING`, so that a text can go on unless that is left of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Self

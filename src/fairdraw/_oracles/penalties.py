@@ -5,8 +5,6 @@ float32 with one rounding per operation, in vLLM's order; this is what "bitwise"
 rounding is compared with intervals instead (`penalised_intervals`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ which floating-point comparison decides (so that "bitwise" has a meaning), what 
 which order seeded noise is drawn (vLLM's order since 0.10.2).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import accumulate, repeat
 

@@ -4,8 +4,6 @@ Read it as the definition of a *support*: the tokens that are left for the draw.
 is stated where it matters, because a support may depend on the last bit of a sum; `supports` says which tokens do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

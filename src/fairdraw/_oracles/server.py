@@ -6,8 +6,6 @@ Where the list is too short to do that exactly, the token is judged given that i
 left out. Both follow from the list and never from which token was drawn, so that the null stays exact.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

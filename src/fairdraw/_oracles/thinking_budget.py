@@ -3,8 +3,6 @@
 Nothing is remembered between steps. A request's text is its prompt followed by its output; a step's drafts follow it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The numbers that a case builds: a recipe is short, but debugging needs the batch."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

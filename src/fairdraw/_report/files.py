@@ -12,8 +12,6 @@ Lines are appended during the run. A file without the summary is of a run that w
 `fairdraw schema` prints the JSON Schema of a line.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -4,8 +4,6 @@ All are made from the same values as the JSON lines, so they cannot disagree. Ji
 escapes every value. A sampler's name or message cannot become markup, nor turn the direction of the text.
 """
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import re

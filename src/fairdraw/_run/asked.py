@@ -1,7 +1,5 @@
 """What an exception may be about: capabilities that the failing case uses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Words of adapters explained: capabilities, with the checks that each costs, and the choices of policies."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ The case of a property is the smallest batch that broke it; that of a distributi
 stored seed. A file names a sampler, and a name is code: `fairdraw replay` imports it only if the user says so.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

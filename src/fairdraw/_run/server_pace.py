@@ -4,8 +4,6 @@ A run that would last longer than its profile should is cut: distributions are j
 so, and its claims (the total variation that is seen) are those of what is left.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A line holds a hash of the request, the answer and when it came; another says th
 before that is used again only on request. Prompts are not in it, nor is an answer that repeats the key.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -4,8 +4,6 @@ A package names itself under the entry point group `fairdraw.samplers`. In its f
 knows of defects, `known_defects.toml`; docs/publish.md explains both. fairdraw's own catalogue is read as they are.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ Uniforms and exponentials of the expected size get our values; anything else ran
 generator is touched. Random numbers drawn outside ATen (inside a kernel, by NumPy) are out of reach.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

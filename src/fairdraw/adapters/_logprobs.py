@@ -1,7 +1,5 @@
 """fairdraw's log-probabilities, behind the contract; `draw` takes our token sampler."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from fairdraw.adapters._catalogue import SamplerRow

@@ -1,7 +1,5 @@
 """Masks beside tokens, of the whole step."""
 
-from __future__ import annotations
-
 import torch
 
 from fairdraw.adapters._catalogue import SamplerRow

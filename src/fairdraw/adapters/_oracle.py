@@ -1,7 +1,5 @@
 """The executable specification of any contract, as a sampler."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

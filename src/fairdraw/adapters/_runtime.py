@@ -4,8 +4,6 @@ Triton decides at import, from the environment, and for good. Much of torch impo
 (`torch._dynamo` does), so the choice is made before a sampler is built.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager

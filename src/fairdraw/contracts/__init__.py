@@ -3,8 +3,6 @@
 Importing this package is free: torch is needed only once a batch exists.
 """
 
-from __future__ import annotations
-
 from fairdraw._core.arrays import *
 from fairdraw._core.capabilities import *
 from fairdraw._core.noise import *

@@ -4,8 +4,6 @@ session = scanner.open_thinking(markers)
 session.sync(changes); session.forced(batch)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 

@@ -6,8 +6,6 @@ Both runs must agree bit for bit in every step: in the processed logits of plain
 and in all random generators afterwards. The event traces are made by `traces.py`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

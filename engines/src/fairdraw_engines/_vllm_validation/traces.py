@@ -6,8 +6,6 @@ cut, token ids arrive late, drafts are verified. vLLM's batch follows, and must 
 Event traces in which vLLM itself is wrong (the docstrings in `sampler_impl` list them) are avoided.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 from types import SimpleNamespace

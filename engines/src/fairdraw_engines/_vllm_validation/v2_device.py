@@ -9,8 +9,6 @@ platform for CUDA imports an extension, for which an empty module stands. Its bu
 whose every `uva()` copies to device memory, and takes them here.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

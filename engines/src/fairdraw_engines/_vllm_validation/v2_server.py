@@ -6,8 +6,6 @@ last that went is the next to be given. Each has any mix of parameters, prompt a
 of each of some requests, in any order. A drafter gives tokens alone, or draws them from logits that it keeps by slot.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace

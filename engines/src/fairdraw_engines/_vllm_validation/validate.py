@@ -5,8 +5,6 @@ of the piece for V2 random steps, with and without it. It runs every property of
 sampler, and enters hashes and evidence of the pieces that never differed.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import os
