@@ -21,9 +21,9 @@ __all__ = [
     "LogprobsResult", "LogprobsSampler", "MaskRows", "MaskedSampler", "Noise", "PenaltiesScanner", "PenaltyPolicy",
     "RaceNoise", "RankTies", "RejectionSampler", "Rounding", "RowKeeper", "SamplerTests", "SamplingBatch",
     "SamplingNoise", "SeededNoise", "Server", "ServerSettings", "SpecDecodeBatch", "ThinkingPolicy", "ThinkingScanner",
-    "TokenSampler", "__version__", "all_checks", "check_sampler", "connect", "grammar_masker", "logits_filterer",
-    "logits_planner", "logprobs_sampler", "masked_sampler", "padded", "parametrize_with_checks", "rejection_sampler",
-    "token_sampler", "with_arrays",
+    "TokenSampler", "WatermarkPolicy", "__version__", "all_checks", "check_sampler", "connect", "grammar_masker",
+    "logits_filterer", "logits_planner", "logprobs_sampler", "masked_sampler", "padded", "parametrize_with_checks",
+    "rejection_sampler", "token_sampler", "watermarker", "with_arrays",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

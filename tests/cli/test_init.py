@@ -173,6 +173,7 @@ RECIPES = {
     "filters": ("filter_logits", "FIL103"),
     "masks": ("sample_masked", "MSK105"),
     "matchers": ("Compiled", "MAT101"),
+    "watermarks": ("sample_watermarked", "WMK105"),
     "server": ("generate", "SRV102"),
 }
 
@@ -184,7 +185,8 @@ def test_adapter_of_a_recipe_of_the_manual_runs(page: str, here: Path) -> None:
     (own,) = (block for block in blocks if re.search(rf"^(def|class) {function}\b", block, re.MULTILINE))
     own = re.split(r"^(?:def make|records =|LACKS =)", own, maxsplit=1, flags=re.MULTILINE)[0]
     (here / f"recipe_{function}.py").write_text(f"import fairdraw\nimport torch\n{own}")
-    init(function, *("--contract", page) * (page in ("grammar", "masks", "server")), module=f"recipe_{function}")
+    named = ("--contract", page) if page in ("grammar", "masks", "watermarks", "server") else ()
+    init(function, *named, module=f"recipe_{function}")
     assert ": 1 passed" in fairdraw("check", f"fairdraw_{function}:make", "--profile", "smoke", "-k", code).output
 
 

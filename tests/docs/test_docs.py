@@ -30,7 +30,7 @@ from fairdraw._core.failures import CheckFailure
 from fairdraw._report.explanation import explanation
 from fairdraw._report.explanation import failing_examples as recorded
 from fairdraw._run.loading import all_checks, all_questions
-from fairdraw.strategies import _trace_plans, filters, grammar, lifecycle, logits_plan, logprobs, matchers
+from fairdraw.strategies import _trace_plans, filters, grammar, lifecycle, logits_plan, logprobs, matchers, watermarks
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
@@ -103,7 +103,7 @@ def test_every_check_with_a_mutant_has_a_failing_example() -> None:
 @pytest.mark.parametrize("contract", [name for name, contract in CONTRACTS.items() if not contract.is_remote])
 def test_smallest_cases_fail_as_recorded(contract: str) -> None:
     own = matchers if contract == "matchers" else lifecycle  # both have drafts among their events
-    parts = (contracts, strategies, logits_plan, logprobs, grammar, filters, own)
+    parts = (contracts, strategies, logits_plan, logprobs, grammar, filters, watermarks, own)
     words = {name: getattr(part, name) for part in parts for name in part.__all__}
     for check in all_checks("properties", contract):
         row = recorded().get(check.code)

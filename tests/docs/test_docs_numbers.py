@@ -91,7 +91,7 @@ def test_no_check_looks_more_often_than_the_manual_says(profile: str) -> None:
 
 def test_contracts_with_distribution_checks_are_named() -> None:
     drawn = {check.contract for check in all_checks("statistical")}
-    assert drawn == {"rejection", "sampling", "logprobs", "grammar", "filters", "server"}
+    assert drawn == {"rejection", "sampling", "logprobs", "grammar", "watermarks", "filters", "server"}
     for name in ("design-statistics", "what-a-pass-means"):
         assert "ogits plans, penalties and thinking budgets" in page(name)
 

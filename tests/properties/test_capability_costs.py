@@ -46,6 +46,7 @@ from fairdraw.contracts import (
     masked_sampler,
     rejection_sampler,
     token_sampler,
+    watermarker,
 )
 
 SMOKE = PROFILES["smoke"]
@@ -157,6 +158,7 @@ def ignorant(contract: str) -> AnySampler:
         "grammar": lambda: grammar_masker(lambda batch: batch.logits, drafts=lambda batch: batch.logits, name="idle"),
         "matchers": lambda: maker_of(AllowsEverything),
         "masks": lambda: masked_sampler(without_masks),
+        "watermarks": lambda: watermarker(UniformTokenSampler().sample),
         "filters": lambda: logits_filterer(lambda batch, noise: batch.logits, name="idle"),
         "server": UniformServer,
     }

@@ -85,7 +85,7 @@ METHODS = {name: (contract.method, *_MORE.get(name, ())) for name, contract in C
 CODES = {
     "rejection": "REJ101", "sampling": "SAM101", "logits_plan": "PLAN101", "penalties": "PEN101",
     "thinking_budget": "THK101", "logprobs": "LPR101", "grammar": "GRM101",
-    "matchers": "MAT101", "masks": "MSK101", "filters": "FIL101", "server": "SRV101",
+    "matchers": "MAT101", "masks": "MSK101", "watermarks": "WMK101", "filters": "FIL101", "server": "SRV101",
     "mask_drafts": "GRM121", "draft": "SAM201", "draw": "LPR161", "think_counts": "THK102",
 }  # fmt: skip
 NAME = "harness"

@@ -39,6 +39,7 @@ CODES = {
     "grammar": ("GRM108", "GRM132", "DIST971"),
     "matchers": ("MAT101",),
     "masks": ("MSK101", "MSK201"),
+    "watermarks": ("WMK101", "DIST991"),
 }
 
 

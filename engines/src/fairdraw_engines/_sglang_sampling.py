@@ -45,10 +45,10 @@ def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
     """Return the sampler of the installed SGLang; the name carries the release."""
     (module,) = import_bare(FILE, stubs=STUBS)
     facts = row.facts(release_of("sglang"), device)
-    return FunctionTokenSampler(function=partial(_sample, module), filters=POLICY, **facts)
+    return FunctionTokenSampler(function=partial(sample_rows, module), filters=POLICY, **facts)
 
 
-def _sample(sampler: Any, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64 | int32
+def sample_rows(sampler: Any, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64 | int32
     assert not isinstance(noise, RaceNoise)  # unsupported
     if bool(batch.is_greedy.all()):
         return batch.logits.float().argmax(-1)

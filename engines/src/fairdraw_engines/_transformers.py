@@ -12,24 +12,17 @@ is run on the exponentials handed in.
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fairdraw import contracts
 from fairdraw.adapters import SamplerRow, inject_noise, quiet_imports
-from fairdraw.contracts import (
-    Drafted,
-    ExplicitNoise,
-    FilterPolicy,
-    FunctionSampler,
-    FunctionTokenSampler,
-    Noise,
-    RaceNoise,
-    SpecDecodeBatch,
-)
+from fairdraw.contracts import Drafted, ExplicitNoise, FilterPolicy, FunctionSampler, FunctionTokenSampler, RaceNoise
 from fairdraw_engines._chains import bonus_rows
 
 if TYPE_CHECKING:
@@ -37,7 +30,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw.contracts import DraftStep, SamplingBatch, SamplingNoise, SeededNoise
+    from fairdraw.contracts import DraftStep, SamplingBatch, SamplingNoise, SeededNoise, WatermarkBatch, WatermarkSetup
 
 
 def speculative_sampling(row: SamplerRow, device: str) -> FunctionSampler:
@@ -61,8 +54,43 @@ def warpers(row: SamplerRow, device: str) -> FunctionTokenSampler:
     return FunctionTokenSampler(function=function, filters=policy, **row.facts(transformers.__version__, device))
 
 
+def green_lists(row: SamplerRow, device: str) -> contracts.FunctionWatermarker:
+    """Return transformers' green lists behind its warpers, request by request; the name carries the release."""
+    with quiet_imports():
+        import transformers
+        from transformers.generation import logits_process
+
+    logits_process.logger.setLevel(logging.ERROR)  # it warns of every text that is too short to be marked
+
+    @lru_cache(maxsize=8)
+    def marking(setup: WatermarkSetup, vocab_size: int) -> Any:  # Any: theirs
+        own: dict[str, Any] = {"hashing_key": setup.keys[0], "bias": setup.bias, "context_width": setup.context_width}
+        return logits_process.WatermarkLogitsProcessor(vocab_size, device, **own)
+
+    def sample(batch: WatermarkBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+        tokens, processor = [], marking(batch.setup, batch.vocab_size)
+        for i, text in enumerate(batch.requests):
+            ids = torch.tensor([[*text.prompt_token_ids, *text.output_token_ids]], dtype=torch.int64, device=device)
+            bias = processor(ids, torch.zeros(1, batch.vocab_size, device=device)) * text.is_marked
+            with multinomial_noise(noise.select([i]) if isinstance(noise, RaceNoise) else None):
+                tokens.append(_token(logits_process, batch.select([i]), bias))
+        return torch.cat(tokens)
+
+    def numbers(setup: WatermarkSetup, contexts: Sequence[tuple[int, ...]], vocab_size: int) -> Tensor:
+        found = torch.zeros(1, 1, len(contexts), vocab_size)
+        for i, context in enumerate(contexts):
+            found[0, 0, i, marking(setup, vocab_size)._get_greenlist_ids(torch.tensor(context))] = 1
+        return found
+
+    policy = contracts.WatermarkPolicy(scheme="green_list", context="text", short_context="plain", repeated="marked")
+    filters, facts = FilterPolicy(order=("top_k", "top_p", "min_p")), row.facts(transformers.__version__, device)
+    return contracts.FunctionWatermarker(
+        function=sample, filters=filters, policy=policy, watermark_numbers=numbers, **facts
+    )
+
+
 def _verify(
-    speculative_sampling: Callable[..., tuple[Tensor, Tensor]], batch: SpecDecodeBatch, noise: Noise
+    speculative_sampling: Callable[..., tuple[Tensor, Tensor]], batch: contracts.SpecDecodeBatch, noise: contracts.Noise
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     rows = []
     for i, count in enumerate(batch.num_draft_tokens):
@@ -75,7 +103,7 @@ def _verify(
     return batch.padded(rows)
 
 
-def _arguments(request: SpecDecodeBatch) -> tuple[Tensor, Tensor, int, Tensor]:
+def _arguments(request: contracts.SpecDecodeBatch) -> tuple[Tensor, Tensor, int, Tensor]:
     """Return draft tokens, logits of the draft, their number, logits of the target with the row of the bonus token."""
     assert request.draft_probs is not None  # one-hot drafts are unsupported
     target_logits = torch.cat([request.target_logits, bonus_rows(request)]).float()
@@ -146,7 +174,8 @@ def _sample(
     return torch.cat(tokens)
 
 
-def _token(warpers: Any, request: SamplingBatch) -> Tensor:  # [1] int64  # Any: as above
+def _token(warpers: Any, request: SamplingBatch, bias: Tensor | float = 0.0) -> Tensor:  # Any: as above
+    """Return `[1] int64`; `bias` is what is added to the warped row, `[1, vocab_size] float32`."""
     scores = request.logits.float()
     if bool(request.is_greedy):
         return scores.argmax(-1)
@@ -159,4 +188,4 @@ def _token(warpers: Any, request: SamplingBatch) -> Tensor:  # [1] int64  # Any:
         chain.append(warpers.MinPLogitsWarper(float(request.min_p)))
     for warper in chain:
         scores = warper(None, scores)
-    return torch.multinomial(scores.softmax(-1), 1)[:, 0]
+    return torch.multinomial((scores + bias).softmax(-1), 1)[:, 0]

@@ -90,7 +90,7 @@ def use_torch_filters() -> None:
     this one sorts."""
     filters = vllm_module("sample.ops.topk_topp_sampler")
     for name, module in list(sys.modules.items()):
-        if name.startswith("vllm.v1.worker.gpu.") and "apply_top_k_top_p" in vars(module):
+        if name.startswith(("vllm.v1.worker.gpu.", "vllm.v1.watermarking.")) and "apply_top_k_top_p" in vars(module):
             vars(module)["apply_top_k_top_p"] = lambda logits, k, p, **_: filters.apply_top_k_top_p_pytorch(
                 logits, k, p
             )

@@ -11,6 +11,8 @@ A request without a seed gets one from torch's default generator; its engine dra
 import importlib
 from collections.abc import Mapping
 from functools import lru_cache, partial
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,10 +52,16 @@ def sample_rows(
     device: str, batch: SamplingBatch, noise: SamplingNoise
 ) -> tuple[Tensor, Tensor]:  # [batch_size] int64, [batch_size, vocab_size] float32
     """Return the tokens of a step, and the processed logits that they were drawn from."""
+    return draw_rows(make_sampler(batch.batch_size, batch.vocab_size, device), device, batch, noise)
+
+
+def draw_rows(
+    sampler: Upstream, device: str, batch: SamplingBatch, noise: SamplingNoise, **columns: list[Any]
+) -> tuple[Tensor, Tensor]:  # [batch_size] int64, [batch_size, vocab_size] float32
+    """Return the same, by a sampler with room for the batch; `columns` are further parameters of each request."""
     assert not isinstance(noise, RaceNoise)  # unsupported
     size = batch.batch_size
-    sampler = make_sampler(size, batch.vocab_size, device)
-    add_requests(sampler, batch, request_seeds(size, noise.request_seeds), noise.request_seeds)
+    add_requests(sampler, batch, request_seeds(size, noise.request_seeds), noise.request_seeds, columns)
     zeros, rows = torch.zeros(size, dtype=torch.int32, device=device), np.arange(size, dtype=np.int32)
     with quiet_floats():
         found: tuple[Tensor, Tensor] = call(
@@ -81,6 +89,7 @@ def add_requests(
     batch: SamplingBatch,
     seeds: Tensor,  # [batch_size] int64
     own: Mapping[int, int],
+    more: Mapping[str, list[Any]] = MappingProxyType({}),  # Any: a value per request
 ) -> None:
     """Put request i of the batch into slot i. A seed is written as it is: in vLLM's parameters -1 stands for none."""
     params = importlib.import_module("vllm").SamplingParams
@@ -90,6 +99,8 @@ def add_requests(
         greedy = temperature < GREEDY_BELOW
         filters = {} if greedy else {name: column[i] for name, column in columns.items()}
         one = params(temperature=0.0 if greedy else 1.0, seed=0 if i in own else None, **filters)
+        for name, values in more.items():
+            setattr(one, name, values[i])
         one.temperature = 0.0 if greedy else temperature  # the constructor raises one below 0.01
         call(sampler.add_request, req_idx=i, prompt_len=0, sampling_params=one)
     sampler.sampling_states.seeds.np[: len(seeds)] = seeds.numpy()

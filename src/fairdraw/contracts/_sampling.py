@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 from fairdraw._core.batches import Batch, rows_of
 from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
@@ -53,7 +53,7 @@ class SamplingBatch(Batch):
     def is_greedy(self) -> Tensor:  # [batch_size] bool
         return self.temperature < GREEDY_BELOW
 
-    def select(self, requests: Sequence[int]) -> SamplingBatch:
+    def select(self, requests: Sequence[int]) -> Self:
         """The batch made of these requests, in this order (a permutation, a subset, or with repeats)."""
         index = rows_of(requests, self.device)
         return self.replace(**{name: value[index] for name, value in self.tensors().items()})
@@ -241,7 +241,7 @@ def sample_tokens(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNo
         With `SeededNoise`, the global generators (torch's, NumPy's, Python's) are seeded with `noise.seed` just before
         the call. `seeded` says when their states are put back.
     """
-    return _called(sampler, "sample", batch, noise)
+    return call_sampler(sampler, "sample", batch, noise)
 
 
 def sample_next(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> NDArray[np.int64]:
@@ -254,10 +254,11 @@ def sample_next(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNois
 
 def draft_tokens(sampler: TokenDrafter, batch: SamplingBatch, noise: SamplingNoise) -> Sampled:
     """Call `sampler.draft` once; everything else is as in `sample_tokens`."""
-    return _called(sampler, "draft", batch, noise)
+    return call_sampler(sampler, "draft", batch, noise)
 
 
-def _called(sampler: object, method: str, batch: SamplingBatch, noise: SamplingNoise) -> Sampled:
+def call_sampler(sampler: object, method: str, batch: SamplingBatch, noise: SamplingNoise) -> Sampled:
+    """Call `method` of the sampler once: it returns tokens, and `draft` distributions beside them."""
     check_sampling_batch(batch)
     check_sampling_noise(batch, noise)
     with seeded(noise, batch.device):
