@@ -7,22 +7,22 @@ it needs some of those before it, and the report says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, product
+from itertools import product
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from fairdraw._core.array_types import Flags, Ints
-from fairdraw._core.budget import BudgetEnded
+from fairdraw._core.budget import BudgetEnded, until_enough
 from fairdraw._core.checks import Check, Conditions, Profile, Timed
 from fairdraw._core.failures import CheckFailure, failed
 from fairdraw.contracts import Capability, SeededNoise
-from fairdraw.strategies._trace_plans import traces
+from fairdraw.strategies._trace_plans import traces, work_of
 
 Fresh = Callable[[], Any]  # Any: a sampler of the check's contract
 
@@ -82,7 +82,7 @@ class TraceCheck(Check):
 
     Args:
         trace: From the sampler and the first fields of a trace to the trace.
-        is_single: One short trace will do: the body makes calls of its own.
+        is_single: One trace of many sizes will do: the body makes calls of its own.
     """
 
     plays_traces = True
@@ -97,7 +97,7 @@ class TraceCheck(Check):
         """
         under.require_time()
         timed, tried = Timed(under.out_of_time), 0
-        for trace in self._traces(sampler, under.profile, under.seed):
+        for trace in until_enough(self._traces(sampler, under.profile, under.seed), work_of, under.out_of_time):
             fresh = partial(self._fresh, sampler, timed, tried)
             try:
                 timed.require_time()
@@ -115,8 +115,9 @@ class TraceCheck(Check):
         """Return a new sampler for every other trace, and the one under test, which has served other sizes, between."""
         return timed.guarded((number % 2 == 0 and self.renew()) or sampler)
 
-    def _traces(self, sampler: Any, profile: Profile, seed: int) -> Iterable[Any]:
-        return islice(traces(self.trace, sampler, profile, seed), 1 if self.is_single else None)
+    def _traces(self, sampler: Any, profile: Profile, seed: int) -> list[Any]:
+        wide, core = traces(self.trace, sampler, profile, seed)
+        return core[:1] if self.is_single else wide + core
 
     def _smaller(self, fresh: Fresh, trace: Any, error: BaseException, timed: Timed, tried: int) -> Exception:
         """Return the failure of the smallest trace found that fails alike."""

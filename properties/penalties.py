@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from fairdraw._core.checks import Check
 from fairdraw.contracts import Capability
 from fairdraw.properties._lifecycle_check import LifecycleCheck, RewritingMachine, apply_unreported, lifecycle_check
 from fairdraw.strategies._lifecycle_steps import long_rewrites
 from fairdraw.strategies._lifecycle_tours import TourWorld, steps, walk
 from fairdraw.strategies._lifecycle_wide import wide_penalties
-from fairdraw.strategies.lifecycle import Add, PenaltiesMachine, PenaltiesTrace, PlannedTraces
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fairdraw._core.checks import Check
-    from fairdraw.strategies.lifecycle import EventTrace
+from fairdraw.strategies.lifecycle import Add, EventTrace, PenaltiesMachine, PenaltiesTrace, PlannedTraces
 
 __all__ = ["CHECKS"]
 

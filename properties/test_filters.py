@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
+from fairdraw._core.checks import Check
 from fairdraw.properties.filters import CHECKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw._core.checks import Check
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)

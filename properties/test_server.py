@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
+from fairdraw.properties._server_check import ServerCheck
 from fairdraw.properties.server import CHECKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw.properties._server_check import ServerCheck
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)

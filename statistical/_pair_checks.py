@@ -20,7 +20,7 @@ _MOST_CYCLES, _MOST_CYCLES_CUDA = 100, 3000
 
 
 _TOKEN = Capability.TOKEN_VERIFICATION
-_ADAPTS_TO = (Capability.RAGGED, Capability.REQUEST_SEEDS, Capability.ONE_HOT_DRAFTS, _TOKEN)
+_ADAPTS_TO = (Capability.RAGGED, Capability.REQUEST_SEEDS, Capability.ONE_HOT_DRAFTS, Capability.GREEDY, _TOKEN)
 
 
 @Workload.of("drafter and verifier", "drafter and verifier", 0.4, 0.5, *_ADAPTS_TO)

@@ -53,6 +53,10 @@ _DRAFTS = (1, 5, 3, 5, 4, 5, 2, 5, 4, 5)
 CYCLE = len(_DRAFTS)
 
 _TEMPERATURES = (1.0, 0.7, 1.6)
+_GREEDY_FROM = 2
+"""In this step and later ones a request is greedy in each cycle, beside those that are judged: a drafter often has
+another path for a batch in which some requests are."""
+
 _EQUAL_DRAFTS = 3
 """Of a sampler that does not take ragged batches."""
 _FARTHEST = 5000
@@ -94,8 +98,11 @@ class PairLoop:
     """
 
     def __init__(self, supported: Collection[Capability], num_cycles: int, device: str, seed: int) -> None:
-        self._counts = np.tile(num_drafts(supported), num_cycles)
-        self._has_seed = np.tile(have_seeds(supported), num_cycles)
+        counts = num_drafts(supported)
+        self._judged = slice(CYCLE * num_cycles)
+        self._counts = np.append(np.tile(counts, num_cycles), np.full(num_cycles, counts.max()))
+        self._has_seed = np.append(np.tile(have_seeds(supported), num_cycles), np.zeros(num_cycles, dtype=bool))
+        self._takes_greedy = Capability.GREEDY in supported
         self._keeps_one_hot = Capability.ONE_HOT_DRAFTS in supported
         self._device, self._seed = device, seed
         self._rng = np.random.default_rng(derive_seed("pair", seed))
@@ -112,9 +119,11 @@ class PairLoop:
 
     def run(self, sampler: DraftingSampler) -> PairSteps:
         """All steps. A request whose row is malformed goes on, but counts no more."""
-        parts, well_formed = [], np.ones(self._counts.size, dtype=bool)
+        parts, well_formed, judged = [], np.ones(self._counts.size, dtype=bool), self._judged
         with seeded(self._noise, torch.device(self._device)):
             for number in range(NUM_STEPS):
+                if self._takes_greedy and number == _GREEDY_FROM:
+                    self._temperature[judged.stop :] = 0
                 probs, drafts = self._propose(sampler)
                 batch = self._batch(probs, drafts)
                 noise: Noise = self._noise  # that of the drafts, if the sampler takes seeds
@@ -124,9 +133,10 @@ class PairLoop:
                 kinds = self._by_kind(drafts)
                 emitted = _num_emitted(tokens, kinds, self._counts) * well_formed
                 well_formed = emitted > 0
-                parts.append((self._probs_by_kind(probs), kinds, tokens, emitted))
+                parts.append((self._probs_by_kind(probs), kinds[judged], tokens[judged], emitted[judged]))
                 self._positions = self._positions + np.maximum(emitted, 1)
-        return PairSteps(self._counts, self._has_seed, *(np.stack(one) for one in zip(*parts, strict=True)))
+        steps = (np.stack(one) for one in zip(*parts, strict=True))
+        return PairSteps(self._counts[judged], self._has_seed[judged], *steps)
 
     def _rolls(self, width: int) -> Ints:  # [batch_size, width] int64
         """By how much the ids are moved at the places from each request's next token on."""
@@ -140,8 +150,8 @@ class PairLoop:
         return np.where(is_token, kinds, np.where(token_ids == PLACEHOLDER_TOKEN_ID, -1, _NO_TOKEN))
 
     def _probs_by_kind(self, probs: Probs) -> NDArray[np.float64]:  # [batch_size, max_spec_len, vocab_size] float64
-        ids = (np.arange(TARGET.size) + self._rolls(probs.shape[1])[..., None]) % TARGET.size
-        exact = np.take_along_axis(probs.astype(np.float64), ids, axis=2)
+        ids = (np.arange(TARGET.size) + self._rolls(probs.shape[1])[self._judged, :, None]) % TARGET.size
+        exact = np.take_along_axis(probs[self._judged].astype(np.float64), ids, axis=2)
         return np.asarray(exact / exact.sum(axis=2, keepdims=True))
 
     def _logits(self, probs: NDArray[np.float64], width: int) -> Float32s:
@@ -154,7 +164,7 @@ class PairLoop:
         self, sampler: DraftingSampler
     ) -> tuple[Float32s, Ints]:  # [batch_size, max_spec_len, vocab_size], without the last
         """Drafts of all places, asked for one place after the other, and what they were drawn from."""
-        logits = self._logits(DRAFT, self._width) * self._temperature[:, None, None]
+        logits = self._logits(DRAFT, self._width) * np.where(self._temperature > 0, self._temperature, 1)[:, None, None]
         found = []
         for place in range(self._width):
             step = DraftStep(

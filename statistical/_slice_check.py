@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from fairdraw._core.budget import BudgetEnded, cut_short, guarded
+from fairdraw._core.budget import BudgetEnded, cut_short, guarded, until_enough
 from fairdraw._core.checks import Conditions, DrawnQuestion, OutOfTime, Profile, Resolution, Stage
 from fairdraw._core.failures import CheckFailure, Ended
 from fairdraw.statistical._distribution_check import false_fail_rate
 from fairdraw.statistical._slices import Evidence, Found, Slices
 from fairdraw.statistical._trace_draws import word
-from fairdraw.strategies._trace_plans import flat_traces, traces
+from fairdraw.strategies._trace_plans import flat_traces, traces, work_of
 
 _SHOWN = 3
 """Slices that a report names."""
@@ -70,9 +71,13 @@ class SliceCheck(DrawnQuestion):
     def evidence(
         self, sampler: Any, profile: Profile, seed: int, out_of_time: OutOfTime = lambda: False
     ) -> tuple[Evidence | None, int]:
-        """Return what the draws show, `None` if nothing was drawn, and their number; raises what `drawn` does."""
+        """Return what the draws show, `None` if nothing was drawn, and their number.
+
+        What was drawn until time was out counts: evidence may be looked at after any draw (Ville's inequality).
+        """
         slices = Slices(self.crossed)
-        self.drawn(slices, sampler, profile, seed, out_of_time)
+        with suppress(BudgetEnded):
+            self.drawn(slices, sampler, profile, seed, out_of_time)
         return (slices.evidence() if slices.num_draws else None), slices.num_draws
 
     def judge(self, sampler: Any, under: Conditions) -> int:
@@ -87,14 +92,15 @@ class SliceCheck(DrawnQuestion):
         chosen, seed = under.profile, under.seed
         try:
             evidence, num_draws = self.evidence(sampler, chosen, seed, under.out_of_time)
-        except BudgetEnded:
-            raise cut_short("not everything was drawn") from None
         except CheckFailure as failure:
             failure.case = self.case(sampler, chosen)
             raise
-        if evidence is None or not self.is_failed(evidence, seed):
+        if evidence is not None and self.is_failed(evidence, seed):
+            error: Ended = self._failure(evidence, self._threshold(seed))
+        elif under.out_of_time():
+            error = cut_short("not everything was drawn", num_draws)
+        else:
             return num_draws
-        error: Ended = self._failure(evidence, self._threshold(seed))
         error.case, error.tried = self.case(sampler, chosen), num_draws
         raise error
 
@@ -112,19 +118,15 @@ class SliceCheck(DrawnQuestion):
     def _failure(self, evidence: Evidence, threshold: float) -> CheckFailure:
         first = evidence.found[0]
         effect = "; ".join(self._words_of(found) for found in evidence.found[:_SHOWN])
-        shown = (
-            f"E = 10^{evidence.log_e_value / math.log(10):.1f} >= threshold 10^{threshold / math.log(10):.1f}, over "
-            f"{evidence.num_slices} slices and {len(evidence.deviations)} projections"
-        )
+        numbers = f"E = 10^{evidence.log_e_value / math.log(10):.1f} >= threshold 10^{threshold / math.log(10):.1f}"
+        shown = f"{numbers}, over {evidence.num_slices} slices and {len(evidence.deviations)} projections"
         distance = abs(first.num_hits - first.expected) / max(first.num_draws, 1)
         return CheckFailure(effect, evidence=shown, distance=distance)
 
     def _words_of(self, found: Found) -> str:
         where = ", ".join(f"{name} {word(name, level)}" for name, level in found.slice_of.items())
-        return (
-            f"{found.projection}: {found.num_hits} of {found.num_draws} draws, {found.expected:.1f} expected, "
-            f"where {where}"
-        )
+        draws = f"{found.num_hits} of {found.num_draws} draws, {found.expected:.1f} expected"
+        return f"{found.projection}: {draws}, where {where}"
 
 
 @dataclass(frozen=True)
@@ -148,12 +150,10 @@ class TraceSlices(SliceCheck):
         return lambda collect: cls.named(collect, code, suite="statistical", collect=collect, **about)
 
     def drawn(self, slices: Slices, sampler: Any, profile: Profile, seed: int, out_of_time: OutOfTime) -> None:
-        judged = guarded(sampler, out_of_time)
-        for make in (traces, flat_traces):
-            for number, trace in enumerate(make(self.trace, sampler, profile, seed)):
-                if out_of_time():
-                    raise BudgetEnded
-                # The first trace of a kind begins with a sampler's first call. Not all do: a sampler that seeds its
-                # generator when it is made draws the same noise again, which a correct one may.
-                new = None if number else self.renew()
-                self.collect(guarded(new, out_of_time) if new else judged, trace, slices)
+        wide, core = traces(self.trace, sampler, profile, seed)
+        flat, judged = [*flat_traces(self.trace, sampler, profile, seed)], guarded(sampler, out_of_time)
+        for trace in until_enough([*wide, *core, *flat], work_of, out_of_time):
+            # The first trace of a kind begins with a sampler's first call. Not all do: a sampler that seeds its
+            # generator when it is made draws the same noise again, which a correct one may.
+            new = self.renew() if trace in (wide[0], core[0], flat[0]) else None
+            self.collect(guarded(new, out_of_time) if new else judged, trace, slices)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from fairdraw._core.checks import Stage
 from fairdraw.contracts import Capability
@@ -11,14 +12,10 @@ from fairdraw.statistical._dependence_checks import REJECTION_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck, sharing
 from fairdraw.statistical._pair_checks import PAIR_CHECKS
 from fairdraw.statistical._rejection_traces import SLICES
+from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
 from fairdraw.statistical._trimming import TRIM_CHECKS
 from fairdraw.statistical._workloads import Workload, small_distributions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw.statistical._slice_check import SliceCheck
 
 __all__ = ["CHECKS", "DISTRIBUTION_CHECKS"]
 

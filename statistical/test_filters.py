@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
+from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants.filters import MUTANTS as ALL
+from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical.filters import CHECKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw._mutants._mutant import Mutant
-    from fairdraw.statistical._distribution_check import DistributionCheck
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)

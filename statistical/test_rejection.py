@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from fairdraw._mutants._dependence import REJECTION_MUTANTS
+from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._pairs import PAIR_MUTANTS
 from fairdraw._mutants._trimming import TRIM_MUTANTS
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
+from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical.rejection import CHECKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw._mutants._mutant import Mutant
-    from fairdraw.statistical._distribution_check import DistributionCheck
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)

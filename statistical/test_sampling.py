@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from fairdraw._mutants._dependence import SAMPLING_MUTANTS
+from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS
+from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical.sampling import CHECKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw._mutants._mutant import Mutant
-    from fairdraw.statistical._distribution_check import DistributionCheck
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)

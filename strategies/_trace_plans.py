@@ -1,9 +1,10 @@
-"""Which serving traces a profile plays: sizes of batches at one vocabulary, then vocabularies in small batches."""
+"""Which serving traces a profile plays: vocabularies in small batches, sizes of batches at one, and flat rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from fairdraw._core.checks import Profile
@@ -46,8 +47,8 @@ _AT_A_SIDE, _ROWS, _ENTRIES = 3, 2**13, 2**18
 """Batches with the rows of one side of a switch, and their rows in all; or entries, where that is a vocabulary."""
 
 
-def traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) -> Iterator[Any]:
-    """Yield the traces of a run: sizes of batches at one vocabulary, then vocabularies in small batches.
+def traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) -> tuple[list[Any], list[Any]]:
+    """Return the traces of a run: of vocabularies in small batches, the narrow ones first, and of sizes of batches.
 
     Both sides of the sampler's `size_switches` come, too.
 
@@ -57,26 +58,25 @@ def traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) 
     can, (sides, _) = sampler.capabilities, switch_sides(sampler)
     plan = _SLOW_PLAN if can.slow else _PLANS.get(profile.name, _PLANS["ci"])
     without = tuple(sorted(map(str, can.unsupported)))
-    num_traces = max(1, round(plan.num_traces * profile.scale))
     walk = plan.walk if profile.scale == 1 else "edges"
-    often = 1 if can.slow else _AT_A_SIDE
-    batches = [(size,) * max(1, min(often, _ROWS // size)) for size in sides["rows"]]
-    for number in range(num_traces):
+    batches = [(size,) * max(1, min(1 if can.slow else _AT_A_SIDE, _ROWS // size)) for size in sides["rows"]]
+    core, wide = [], []
+    for number in range(max(1, round(plan.num_traces * profile.scale))):
         own = derive_seed("trace", seed, number) % 2**20
         trace = make(sampler, own, CORE_VOCABULARY, plan.most_rows, walk, without)
-        yield _with(trace, sum(batches, ()), sides["drafts"])
+        core.append(trace.replace(more_rows=sum(batches, ()), more_drafts=sides["drafts"]))
     sizes = _vocabularies(can, max(2, round(plan.num_vocabularies * profile.scale)), seed)
-    for number, size in enumerate((*sides["vocabulary"], *sizes)):
+    for number, size in sorted(enumerate((*sides["vocabulary"], *sizes)), key=itemgetter(1)):
         rows = 9 if size < _WIDE else 6
         trace = make(sampler, derive_seed("vocabulary", seed, number) % 2**20, size, rows, "few", without)
         more = 0 if can.slow or size not in sides["vocabulary"] else min(20, _ENTRIES // size)
-        yield _with(trace, (rows,) * more, sides["drafts"])
+        wide.append(trace.replace(more_rows=(rows,) * more, more_drafts=sides["drafts"]))
+    return wide, core
 
 
-def _with(trace: Any, more_rows: tuple[int, ...], more_drafts: tuple[int, ...]) -> Any:  # Any: a trace of any contract
-    """Return the trace with sizes beside those of its walk, if there are any."""
-    has_more = more_rows or more_drafts
-    return trace.replace(more_rows=more_rows, more_drafts=more_drafts) if has_more else trace
+def work_of(trace: Any) -> float:  # Any: a trace of any contract
+    """Return about how long a trace takes, in rows: a call costs as much as 180 of them, and 250 entries as one."""
+    return float(180 * len(trace.sizes()) + sum(trace.sizes()) * (1 + trace.vocab_size / 250))
 
 
 def _vocabularies(can: Capabilities, number: int, seed: int) -> list[int]:

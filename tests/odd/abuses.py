@@ -5,20 +5,15 @@ Each is the base class of the odd samplers with one fault, and the declarations 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fairdraw._mutants._mutant import Mutant, mutant_as
-from fairdraw.contracts import Capability
+from fairdraw.contracts import Capability, SamplingBatch
 from odd import rejection, sampling
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from fairdraw.contracts import SamplingBatch
 
 _OWN_TIES: dict[str, str] = {Capability.LOWEST_ID_TIES: "another of the equal ones may come"}
 

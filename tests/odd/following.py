@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from typing import Literal
 
 from fairdraw._mutants._lifecycle_scanners import Copy, Follower, FollowsLate, Scanner, combined
-from fairdraw.contracts import Capabilities
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fairdraw.contracts import RowChanges
+from fairdraw.contracts import Capabilities, RowChanges
 
 
 class RecountsEverything(Follower):

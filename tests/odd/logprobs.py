@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from fairdraw._mutants.logprobs import Drawing, as_sampler
 from fairdraw._oracles.logprobs import LogprobsOracle
-from fairdraw.contracts import LogprobsResult, RankTies, logprobs_sampler
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import FunctionLogprobsSampler, LogprobsBatch
+from fairdraw.contracts import FunctionLogprobsSampler, LogprobsBatch, LogprobsResult, RankTies, logprobs_sampler
 
 
 class FirstRank(LogprobsOracle):

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fairdraw._mutants._lifecycle_scanners import PenaltiesFollower, PenaltiesOf, Scanner
 from fairdraw._mutants._mutant import name_of
 from fairdraw._mutants.penalties import ONE_TOKEN, CountsTheLastToken
-from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, PenaltyPolicy
+from fairdraw._oracles.penalties import Counts, Logits, PenalisedRow
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, LiveBatch, PenaltyPolicy
 from odd.following import scanners_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
-    from fairdraw._oracles.penalties import Counts, Logits, PenalisedRow
-    from fairdraw.contracts import LiveBatch
 
 
 class DividesByTheRepetition(PenaltiesFollower):

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairdraw._mutants import _distribution_sampler as sampler
 from fairdraw._mutants._distribution_sampler import Call, DistributionSampler, Drawn, Floats, Tokens, by_inverse_cdf
 from fairdraw._mutants._pairs import DraftsByInverseCdf, Pair
 from fairdraw._mutants._trimming import Trims, best_half, own
 from fairdraw._mutants.distributions import BlockVerification, DrawsByPositionAndMultinomial, DrawsWithTorch
-from fairdraw.contracts import Capability, Drafted
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import DraftStep, RejectionSampler, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import Capability, Drafted, DraftStep, RejectionSampler, SeededNoise, SpecDecodeBatch
 
 
 class ExactMatch(DistributionSampler):
@@ -93,7 +89,7 @@ class DraftsFlatterAndSaysSo(Pair):
     """Draws at twice the temperature, and reports that."""
 
     def draft_probs(self, step: DraftStep) -> Floats:
-        return np.asarray((step.draft_logits / (2 * step.temperature[:, None])).softmax(dim=-1).numpy())
+        return np.asarray((step.draft_logits / (2 * step.temperature.clamp(min=1e-6)[:, None])).softmax(dim=-1).numpy())
 
 
 class DraftsTheTopThree(Pair):
@@ -115,7 +111,7 @@ class DrawsWithOneGeneratorAfterTheOther(DistributionSampler):
 
     def propose(self, step: DraftStep, noise: SeededNoise) -> Drafted:
         """A race over the softmax."""
-        probs = (step.draft_logits / step.temperature[:, None]).softmax(dim=-1)
+        probs = (step.draft_logits / step.temperature.clamp(min=1e-6)[:, None]).softmax(dim=-1)
         return Drafted((probs / torch.empty_like(probs).exponential_()).argmax(dim=-1), probs)
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:

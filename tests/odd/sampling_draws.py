@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from fairdraw._mutants._dependence import Member, few_bits, from_torch
+from fairdraw._mutants._dependence import Codes, Member, Uniforms, few_bits, from_torch
+from fairdraw._mutants._mutant import Memory
 from fairdraw._mutants.sampling_distributions import FiltersTopPFirst, TempersLast, right_distribution
 from fairdraw.contracts import FilterPolicy
-
-if TYPE_CHECKING:
-    from fairdraw._mutants._dependence import Codes, Uniforms
-    from fairdraw._mutants._mutant import Memory
 
 ODD_DISTRIBUTIONS = (
     right_distribution(FiltersTopPFirst, FilterPolicy(order=("top_p", "min_p", "top_k"))),

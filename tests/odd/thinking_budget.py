@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, ThinkingOf
-from fairdraw.contracts import Capabilities, ThinkingPolicy
+from fairdraw.contracts import Capabilities, LiveBatch, LiveRequest, Markers, ThinkingPolicy
 from odd.following import scanners_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw.contracts import LiveBatch, LiveRequest, Markers
 
 
 class KeepsAStatePerToken(ThinkingFollower):

@@ -103,13 +103,13 @@ def test_check_whose_part_would_show_nothing_draws_the_whole() -> None:
     assert check.planned(sampler, SMOKE.scaled(0.2), 3)[0] == check.planned(sampler, SMOKE, 3)[0]
 
 
-@pytest.mark.parametrize("code", ["REJ101", "DIST101", "THK101"])
+@pytest.mark.parametrize("code", ["REJ101", "DIST101", "THK101", "REJ701", "DIST691"])
 def test_first_turn_leaves_the_rest_to_a_second_one(code: str) -> None:
     clock = Clock(1000.0)
     contract = CHECKS[code].contract
     inner = adapters.load("rejection/torch" if contract == "rejection" else contract, "cpu")
     first = FirstPart(clock, seconds=0.0)
-    session = Session("s", SMOKE, clock=clock, first=first, crash_folder=None)
+    session = Session("s", SMOKE, ends_at=clock.now + 1e6, clock=clock, first=first, crash_folder=None)
     record = run_check(CHECKS[code], inner, session)
     assert first.was_stopped
     assert 0.1 <= first.part < 0.6

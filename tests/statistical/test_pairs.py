@@ -113,7 +113,7 @@ def answering(change: Callable[[Drafted], object]) -> FunctionSampler:
     ("change", "words"),
     [
         (lambda found: found.token_ids, "returned Tensor, but it must return a Drafted"),
-        (lambda found: Drafted(found.token_ids[1:], None), "token_ids of shape [9], but it must be [10]"),
+        (lambda found: Drafted(found.token_ids[1:], None), "token_ids of shape [10], but it must be [11]"),
         (lambda found: Drafted(found.token_ids + 99, None), "ids outside the vocabulary"),
         (lambda found: Drafted(found.token_ids, found.draft_probs * 2), "draft_probs that are no distributions"),
     ],

@@ -77,11 +77,11 @@ def test_both_sides_of_a_switch_are_walked() -> None:
     switches = {"vocabulary": (1000, 12_345, 2**20), "rows": (1777,), "drafts": (47, 128)}
     sampler = rejection_sampler(verify, size_switches=switches)
     assert switch_sides(sampler)[1][1] == "left out: vocabulary 1048576, as cases have at most 262144"
-    played, flat = (list(make(rejection_trace_for, sampler, PROFILES["smoke"], 0)) for make in (traces, flat_traces))
-    for found in (played, flat):
+    wide, core = traces(rejection_trace_for, sampler, PROFILES["smoke"], 0)
+    for found in (wide, flat_traces(rejection_trace_for, sampler, PROFILES["smoke"], 0)):
         assert {999, 1000, 1001, 12_344, 12_345, 12_346} <= {trace.vocab_size for trace in found}
-    assert {1776, 1777, 1778} <= set(played[0].sizes())
-    calls = [call for core in played[:2] for call in core.replace(most_rows=40, more_rows=()).played()]
+    assert {1776, 1777, 1778} <= set(core[0].sizes())
+    calls = [call for trace in core for call in trace.replace(most_rows=40, more_rows=()).played()]
     equal = {counts[0] for call in calls if len(set(counts := call.batch.num_draft_tokens)) == 1 < len(counts)}
     assert {46, 47, 48, 127, 128} <= equal
 

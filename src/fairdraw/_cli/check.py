@@ -10,9 +10,10 @@ import re
 import sys
 import time
 from collections import deque
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -33,15 +34,10 @@ from fairdraw._report.html import Shown, shown_from
 from fairdraw._report.summary import Header, Summary, broken_texts, progress_line, start_of_run
 from fairdraw._report.verdict import INTERRUPTED, Scope, Verdict, combined
 from fairdraw._run import expected
-from fairdraw._run.controls import blindness
+from fairdraw._run.controls import Control, blindness
 from fairdraw._run.loading import SUITES, CannotStart, is_address, require_extra
 from fairdraw._run.runner import CheckRecord, parse_seed
 from fairdraw.contracts import ServerSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
-
-    from fairdraw._run.controls import Control
 
 T = TypeVar("T")
 

@@ -12,20 +12,18 @@ import re
 import sys
 import textwrap
 import tomllib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from inspect import Parameter
+from pathlib import Path
+from typing import Any
 
 from fairdraw import __version__
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import CannotStart, is_address, last_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from inspect import Parameter
-    from pathlib import Path
 
 _SIGN = "        # "  # begins a comment in the brackets of the adapter
 _SEEDS = {"seed", "key", "rng_key", "rng", "generators", "request_seeds"}

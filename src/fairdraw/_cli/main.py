@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,7 @@ from fairdraw._cli.init import write_skeleton
 from fairdraw._cli.parts import EXIT_CODES, FOLDER, echo, find_check, or_refuse, say_loading, wants_colour
 from fairdraw._cli.replay import replay_command
 from fairdraw._cli.validate_vllm import validate_vllm_command
+from fairdraw._core.checks import AnyCheck
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.last_words import last_words
 from fairdraw._report.explanation import explanation
@@ -24,11 +25,6 @@ from fairdraw._report.verdict import INCOMPLETE
 from fairdraw._run.capability_words import glossary, policy_lines
 from fairdraw._run.failure_reports import raised_meanings
 from fairdraw._run.loading import BESIDE_CHECKS, SUITES, all_checks, all_questions, left_out, sampler_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fairdraw._core.checks import AnyCheck
 
 
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})

@@ -7,9 +7,10 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -18,16 +19,12 @@ from rich.table import Column
 from rich.text import Text
 
 from fairdraw import __version__
+from fairdraw._core.checks import AnyCheck
 from fairdraw._core.foreign import one_line, printable
 from fairdraw._core.spelling import did_you_mean
 from fairdraw._report.summary import wrapped
 from fairdraw._run.loading import CannotStart, all_checks, left_out
 from fairdraw._run.pace import worded_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from fairdraw._core.checks import AnyCheck
 
 T = TypeVar("T")
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -18,9 +19,6 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.spelling import did_you_mean
 from fairdraw._run.loading import CannotStart
 from fairdraw.contracts import Capability
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Table = dict[str, Any]  # Any: TOML
 

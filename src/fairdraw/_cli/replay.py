@@ -15,11 +15,12 @@ import re
 import shlex
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, log, log1p
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import click
 
@@ -34,11 +35,7 @@ from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
 from fairdraw._run.crash import NUM_REPEATS, Crash, CrashFileError, read_crash
 from fairdraw._run.loading import NO_REFERENCE, is_catalogued, load_reference, load_sampler
 from fairdraw._run.runner import CRASH_FOLDER, CheckRecord, Session, replay_case, run_check
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from fairdraw.contracts import AnySampler
+from fairdraw.contracts import AnySampler
 
 _CODE = re.compile(r"[A-Za-z]+\d+")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -15,9 +16,6 @@ from fairdraw._core.contracts import load_part
 from fairdraw._core.spelling import did_you_mean
 from fairdraw._run.loading import CannotStart, is_address
 from fairdraw.contracts import Capability, ServerSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _USUAL = ServerSettings()
 

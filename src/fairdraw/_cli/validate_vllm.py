@@ -6,14 +6,11 @@ import subprocess
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import click
 
 from fairdraw._cli.parts import FILE
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 _OWN_TABLE = "FAIRDRAW_VLLM_VALIDATED"
 _PLACE = "Take vLLM from this folder, such as a site-packages.  [default: what can be imported]"

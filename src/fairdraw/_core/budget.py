@@ -10,13 +10,15 @@ A check that was cut is inconclusive. Its reason begins with `ENDED`, so that al
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from itertools import accumulate
+from typing import Any, Protocol, TypeVar
 
 from fairdraw._core.failures import Inconclusive
 from fairdraw._core.wrapping import Wrapped
 
+T = TypeVar("T")
 OutOfTime = Callable[[], bool]
 
 ENDED = "the time budget ended"
@@ -144,6 +146,19 @@ def is_enough(out_of_time: OutOfTime, part: float) -> bool:
     """Whether a check that has tried `part` of its cases or draws makes room for the others now."""
     first = out_of_time.first if isinstance(out_of_time, Deadline) else None
     return first is not None and first.enough(part)
+
+
+def until_enough(planned: Sequence[T], work_of: Callable[[T], float], out_of_time: OutOfTime) -> Iterator[T]:
+    """Yield what is planned; in a first turn under a limit no more than it takes to time it.
+
+    Args:
+        work_of: How long one takes, beside the others.
+    """
+    ends = list(accumulate(map(work_of, planned)))
+    for number, one in enumerate(planned):
+        if number and not is_endless(out_of_time) and is_enough(out_of_time, ends[number - 1] / ends[-1]):
+            return
+        yield one
 
 
 def is_cut(out_of_time: OutOfTime) -> bool:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
+from typing import Any, Protocol, runtime_checkable
 
 KnownDefect = str | dict[str, Any]  # Any: a reason, and cases
 """A value of `known_defects`: why a sampler fails a check, or a table of `reason` and `cases`."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
 from fairdraw._core.foreign import make_printable
 from fairdraw._core.isolation import enter_state, leave_state, read_state
 from fairdraw._core.pulse import call_begins, call_ends
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 
 def without_numbers(text: str) -> str:

@@ -8,11 +8,9 @@ from __future__ import annotations
 import base64
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote, unquote
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SHORTEST_SECRET = 8
 """Characters. What is shorter is a placeholder, as vLLM's `EMPTY`, and may occur in any text."""

@@ -13,14 +13,12 @@ import os
 import random
 import sys
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fairdraw._core.wrapping import unwrapped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class _Part(NamedTuple):

@@ -11,14 +11,12 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from collections.abc import Callable
+from types import FrameType
+from typing import ClassVar, NoReturn
 
 from fairdraw._core.interrupts import Interrupts
 from fairdraw._core.last_words import leave_fork
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
 
 DEFAULT_CALL_TIMEOUT = 300.0
 """Seconds. An interpreted kernel takes seconds for its largest batch; a compiler may take a minute before the first."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fairdraw._core.capabilities import Capabilities
 from fairdraw._core.contracts import CONTRACTS
-
-if TYPE_CHECKING:
-    from fairdraw._core.capabilities import Capabilities
 
 Around = Callable[[Callable[[], Any], tuple[Any, ...]], Any]
 """What a wrapper does with a call, a function of `call`, which makes it, and of the arguments that it is given."""

@@ -5,6 +5,7 @@ A million rows cost some seconds, so that mutants get the same budget as the sam
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -14,14 +15,11 @@ from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._mutant import as_rejection
-from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, Noise, SeededNoise
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, Noise, RejectionSampler, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor
 
-    from fairdraw.contracts import RejectionSampler, SpecDecodeBatch
 
 Floats = NDArray[np.float32]
 Tokens = NDArray[np.int64]

@@ -51,8 +51,8 @@ class Pair(DistributionSampler):
         return Drafted(torch.from_numpy(ids.astype(np.int32)), self.reported(probs, step))
 
     def draft_probs(self, step: DraftStep) -> Floats:
-        """What drafts are drawn from, `[batch_size, vocab_size]`."""
-        return np.asarray((step.draft_logits / step.temperature[:, None]).softmax(dim=-1).numpy())
+        """What drafts are drawn from, `[batch_size, vocab_size]`; a greedy request is all but certain of the best."""
+        return np.asarray((step.draft_logits / step.temperature.clamp(min=1e-6)[:, None]).softmax(dim=-1).numpy())
 
     def draft_key(self, seeds: NDArray[np.uint64], step: DraftStep) -> Key:
         """Seed, position and stream of each request's draft."""
@@ -124,7 +124,7 @@ def uniforms(key: Key, count: int) -> Floats:  # [num_rows, count]
     seeds, positions, stream = key
     rows = hashed(hashed(hashed(seeds, np.uint64(7)), positions.astype(np.uint64)), np.uint64(stream))
     words = hashed(rows[:, None], np.arange(count, dtype=np.uint64))
-    return np.asarray(((words >> np.uint64(40)).astype(np.float32) + np.float32(0.5)) * np.float32(2**-24))
+    return np.asarray(((words >> np.uint64(41)).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23))
 
 
 def race(weights: Floats, key: Key) -> Tokens:

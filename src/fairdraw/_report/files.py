@@ -19,20 +19,17 @@ import dataclasses
 import json
 import os
 import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from fairdraw._report.html import Shown, rendered
 from fairdraw._report.summary import Header, Summary
 from fairdraw._report.verdict import Scope
 from fairdraw._run.loading import CannotStart
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from fairdraw._run.runner import CheckRecord
+from fairdraw._run.runner import CheckRecord
 
 FORMAT = "fairdraw-run"
 FORMAT_VERSION = 1

@@ -9,19 +9,16 @@ from __future__ import annotations
 import base64
 import dataclasses
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from fairdraw._core.foreign import printable
 from fairdraw._report.summary import Header, Summary, advice
 from fairdraw._report.verdict import GREEN, INCOMPLETE, INTERRUPTED, NOT_JUDGED, NOTHING_RUN, RED
 from fairdraw._run.controls import controls_lines
 from fairdraw._run.pace import worded_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 
 @dataclass(frozen=True)

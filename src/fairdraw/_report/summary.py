@@ -10,13 +10,15 @@ import subprocess
 import textwrap
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from fairdraw import __version__
 from fairdraw._core.budget import budget_report, undecided_by_budget
+from fairdraw._core.checks import AnyCheck, Profile
 from fairdraw._core.contracts import CONTRACTS, contract_name, declared_policy
 from fairdraw._core.foreign import make_printable
 from fairdraw._report.causes import Cause, find_causes, has_a_lone_property
@@ -26,11 +28,6 @@ from fairdraw._run.controls import Control, Untried, controls_lines, controls_to
 from fairdraw._run.expected import STALE, UNSEEN
 from fairdraw._run.runner import CheckRecord, Status
 from fairdraw.contracts import switch_sides
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from fairdraw._core.checks import AnyCheck, Profile
 
 _PACKAGES = ("torch", "triton", "numpy", "hypothesis")
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from fairdraw._core import looks
 from fairdraw._core.capabilities import Capability
 from fairdraw._core.contracts import CONTRACTS, Contract
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 _OF_WORDS = {
     **dict.fromkeys(looks.HALVES, Capability.HALF_LOGITS),

@@ -14,19 +14,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw._core import pulse
 from fairdraw._core.checks import AnyCheck, Check, DrawnQuestion, Profile, Resolution
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.looks import CALLS, GREEDY, Look, add_sizes, look, signature, sizes_of
 from fairdraw._core.wrapping import Around, Wrapped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 _EVERY = 64
 _MOST_REFUSED = 5

@@ -10,15 +10,13 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from fairdraw import __version__
 from fairdraw._core.checks import DistributionCase
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.foreign import read_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMAT = "fairdraw-crash"
 FORMAT_VERSION = 1

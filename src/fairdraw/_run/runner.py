@@ -11,9 +11,10 @@ import signal
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from fairdraw._core.budget import Deadline, FirstPart
 from fairdraw._core.checks import PROFILES, AnyCheck, Check, Profile, Stage
@@ -37,10 +38,6 @@ from fairdraw._run.expected import Expected, kind_of_failure, why_unseen
 from fairdraw._run.failure_reports import check_failure_of, failure_report_of
 from fairdraw._run.loading import SUITES, all_checks, as_sampler, known_defects
 from fairdraw.contracts import AnySampler, NoAnswer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 Status = Literal["passed", "failed", "error", "xfailed", "xpassed", "inconclusive", "incomplete", "skipped"]
 

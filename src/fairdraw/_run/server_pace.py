@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fairdraw._core.checks import AnyCheck, Profile
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._run.pace import worded_seconds
 from fairdraw.contracts import Capability
@@ -18,11 +20,6 @@ from fairdraw.statistical._design import NoPower
 from fairdraw.statistical._server_check import ServerDistributionCheck
 from fairdraw.strategies._server_claims import FILTERED, claims_of
 from fairdraw.strategies._server_requests import PLAIN, TOKENS_EACH, num_tokens, pool_of, supported
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw._core.checks import AnyCheck, Profile
 
 SECONDS = {"smoke": 45.0, "ci": 270.0}
 """That the requests of a profile may take. Smoke is to end within a minute, ci within five."""

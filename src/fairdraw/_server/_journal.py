@@ -11,14 +11,12 @@ import json
 import threading
 import time
 from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from fairdraw._core import foreign
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 JSON = dict[str, Any]  # Any: JSON
 _FINISHED = "finished"

@@ -18,8 +18,9 @@ import threading
 import time
 import weakref
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import httpcore2
 import httpx2
@@ -27,10 +28,6 @@ import httpx2
 from fairdraw._core import foreign
 from fairdraw._server._journal import JSON, Reply
 from fairdraw.contracts import NoAnswer, ServerSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
 
 T = TypeVar("T")
 _BUSY, _NO_ENTRY = (429, 503), (401, 403)

@@ -7,20 +7,16 @@ generator is touched. Random numbers drawn outside ATen (inside a kernel, by Num
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from fairdraw._core.dispatch import RandomMode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from torch import Tensor
-
-    from fairdraw.contracts import ExplicitNoise
+from fairdraw.contracts import ExplicitNoise
 
 _FLOATS = (torch.float32, torch.float64)
 _Kind = Literal["uniforms", "exponentials"]

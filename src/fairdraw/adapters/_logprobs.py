@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from fairdraw.adapters._catalogue import SamplerRow
 from fairdraw.adapters._runtime import triton_is_interpreted
 from fairdraw.contracts import FunctionLogprobsSampler, LogprobsBatch, LogprobsResult, SamplingBatch, SamplingNoise
-
-if TYPE_CHECKING:
-    from fairdraw.adapters._catalogue import SamplerRow
 
 
 def ours(row: SamplerRow, device: str, *, backend: Literal["torch", "triton"] = "torch") -> FunctionLogprobsSampler:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from fairdraw.adapters._catalogue import SamplerRow
 from fairdraw.adapters._step import Backend, capabilities_of, plan_of, sampling_inputs
 from fairdraw.contracts import FilterPolicy, FunctionMaskedSampler, MaskedTokens, MaskRows, SamplingBatch, SamplingNoise
-
-if TYPE_CHECKING:
-    from fairdraw.adapters._catalogue import SamplerRow
 
 
 def step(row: SamplerRow, device: str, *, backend: Backend) -> FunctionMaskedSampler:

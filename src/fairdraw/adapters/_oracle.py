@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw._core.contracts import CONTRACTS, load_part
-
-if TYPE_CHECKING:
-    from fairdraw.adapters._catalogue import SamplerRow
-    from fairdraw.contracts import AnySampler
+from fairdraw.adapters._catalogue import SamplerRow
+from fairdraw.contracts import AnySampler
 
 
 def make(row: SamplerRow, device: str, **declared: Any) -> AnySampler:  # Any: fields of its class

@@ -7,13 +7,10 @@ Triton decides at import, from the environment, and for good. Much of torch impo
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from fairdraw._core.interpreter import prepare_triton
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def triton_is_interpreted(device: str) -> bool:

@@ -176,7 +176,7 @@ class DraftStep(Batch):
     Args:
         draft_logits: The draft model's, before temperature.
         positions: Of the token to be drafted, in its request's sequence.
-        temperature: As in `SpecDecodeBatch`.
+        temperature: As in `SpecDecodeBatch`: 0 marks a greedy request. The drafts of those are not judged, only used.
         step: Number of the draft position, from 0.
     """
 

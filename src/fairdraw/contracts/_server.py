@@ -9,13 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from fairdraw._core.capabilities import AnySampler, Capabilities
 from fairdraw._core.contracts import Contract
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Token = int | str
 """A token id; where a server returns none, the token's text."""

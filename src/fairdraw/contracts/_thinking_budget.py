@@ -7,15 +7,13 @@ session.sync(changes); session.forced(batch)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from fairdraw._core.capabilities import AnySampler
 from fairdraw._core.contracts import Contract
 from fairdraw._core.policies import Policy
+from fairdraw._core.rows import RowChanges
 from fairdraw.contracts._live import LiveBatch, SessionLook
-
-if TYPE_CHECKING:
-    from fairdraw._core.rows import RowChanges
 
 
 @dataclass(frozen=True)

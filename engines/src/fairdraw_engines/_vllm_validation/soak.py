@@ -13,18 +13,16 @@ import json
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw.adapters import quiet_floats
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.vllm_plugin import _validated
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 from fairdraw_engines._vllm_validation.traces import RELEASE, EventTrace, Record, Server, without_pinned_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def first_difference(theirs: list[Record], ours: list[Record]) -> str:

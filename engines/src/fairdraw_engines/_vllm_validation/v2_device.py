@@ -15,17 +15,14 @@ import argparse
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from fairdraw_engines._others import quiet_upstream, vllm_module
 from fairdraw_engines._vllm_v2_kernels import import_kernels
 from fairdraw_engines._vllm_v2_runtime import import_v2
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 VARIABLE = "FAIRDRAW_V2_DEVICE"
 """Environment variable; worker processes inherit it."""

@@ -8,12 +8,14 @@ of each of some requests, in any order. A drafter gives tokens alone, or draws t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fairdraw.adapters import derive_seed, quiet_imports
 from fairdraw.contracts import Markers
@@ -26,10 +28,6 @@ with quiet_imports():
     RELEASE = v2_device.import_objects()
     from vllm import SamplingParams as SamplingParams
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
 
 DEVICE = torch.device("cuda:0" if v2_device.chosen() == "cuda" else "cpu")
 """Device of states, batches and the step's logits. What the server knows of a request is on the host."""

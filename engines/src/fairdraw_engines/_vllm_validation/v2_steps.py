@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 os.environ.setdefault("VLLM_MAX_NUM_BAD_WORDS", "8")  # vLLM's own variables; more of them take time here
@@ -36,8 +36,11 @@ if __name__ == "__main__":
 
     v2_device.choose(sys.argv[1:])  # before vLLM and Triton are imported
 
+from collections.abc import Callable, Iterator, Sequence
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from fairdraw._core.interpreter import speed_up_interpreter
 from fairdraw.adapters import derive_seed, quiet_floats
@@ -45,22 +48,14 @@ from fairdraw.perf_regression._records import provenance, write_record
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.step import StepPlan
 from fairdraw.sampler_impl.vllm_plugin import _plugin, _step, _validated
-from fairdraw.statistical._decision import Verdict, decide
+from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import plan_tables
 from fairdraw.statistical._pit import Order, PitCells, randomised_pit
+from fairdraw_engines._others import Upstream
 from fairdraw_engines._vllm_v2_runtime import use_torch_filters
 from fairdraw_engines._vllm_validation.v2_device import DEVICES, VARIABLE
 from fairdraw_engines._vllm_validation.v2_rows import KNOWN, NO_LEEWAY, compare_rows, leeway_of
-from fairdraw_engines._vllm_validation.v2_server import DEVICE, RELEASE, SamplingParams, Server, Trace, tokens_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from torch import Tensor
-
-    from fairdraw.statistical._decision import Decision
-    from fairdraw_engines._others import Upstream
-    from fairdraw_engines._vllm_validation.v2_server import Part
+from fairdraw_engines._vllm_validation.v2_server import DEVICE, RELEASE, Part, SamplingParams, Server, Trace, tokens_of
 
 speed_up_interpreter()  # half of the time
 

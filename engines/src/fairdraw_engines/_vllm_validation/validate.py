@@ -16,16 +16,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fairdraw
 from fairdraw.perf_regression._records import commit, processor, version
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES, Piece
 from fairdraw.sampler_impl.vllm_plugin._source import UnknownSourceError, source_hash
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SOURCES = (Path(fairdraw.__file__).parents[1], Path(__file__).parents[2])
 """Folders that `fairdraw` and this package are imported from."""
