@@ -85,10 +85,10 @@ def _arguments(request: SpecDecodeBatch) -> tuple[Tensor, Tensor, int, Tensor]:
 
 def _propose(warpers: Any, step: DraftStep, noise: SeededNoise) -> Drafted:  # Any: a module of theirs
     """Return a draft of every request, and what it was drawn from. Its drafter makes no greedy drafts beside random
-    ones."""
+    ones: a greedy request gets random ones, too."""
     scores = []
     for row, temperature in zip(step.draft_logits.float(), step.temperature.tolist(), strict=True):
-        scores.append(warpers.TemperatureLogitsWarper(temperature)(None, row[None]))
+        scores.append(warpers.TemperatureLogitsWarper(temperature or 1.0)(None, row[None]))
     probs = torch.cat(scores).softmax(-1)
     tokens = torch.cat([torch.multinomial(row, 1) for row in probs])
     return Drafted(tokens.int(), probs)
