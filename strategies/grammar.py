@@ -78,8 +78,9 @@ MASK_KINDS: dict[str, Callable[[NDArray[np.int64], int, np.random.Generator], ND
 TAIL_KINDS: tuple[str, ...] = ("ones", "zeros", "random")
 """Bits beyond the vocabulary, which mean nothing."""
 
-_GUARD = 64
-"""Elements before and behind contiguous logits, to show what is written there, and to keep the process alive."""
+_GUARD = 512
+"""Elements before and behind the logits, to show what is written there, and to keep the process alive: more than a
+bitmask of 7 words too many has bits."""
 
 INDEX_KINDS: tuple[str, ...] = ("none", "all", "subset", "reversed", "one", "repeated", "empty")
 """Which rows are masked: all without indices, all named, some, all in reverse order, the last, some twice, no row."""
@@ -179,12 +180,13 @@ class BitmaskCase(GrammarCase):
         Logits lie inside larger memory, filled with 7, so that a write beyond them can be seen.
         """
         rows = [_logits_row(r.logits, self.vocab_size, derive_seed(self.seed, i)) for i, r in enumerate(self.requests)]
-        logits = torch.from_numpy(np.stack(rows)).to(getattr(torch, self.dtype))
-        words = torch.from_numpy(self._words())
-        logits, words = logits.to(device), words.to(device)  # first: a copy to another device may change strides
+        # First to the device: a copy to another one may change strides.
+        logits = torch.from_numpy(np.stack(rows)).to(device, getattr(torch, self.dtype))
+        words = torch.from_numpy(self._words()).to(device)
         named = strided_like(torch.tensor(self.named_rows(), dtype=torch.int64, device=device), self.mask_layout)
+        laid = strided_like(logits, self.layout)
         return _DrawnBitmaskBatch(
-            logits=_guarded(logits) if self.layout == "contiguous" else strided_like(logits, self.layout),
+            logits=laid if self.layout == "huge-stride" else _guarded(laid),  # that has room around it
             bitmask=strided_like(words, self.mask_layout),
             indices=None if self.indices == "none" else named,
             origin=f"{self!r}.batch({_argument(device)})",
@@ -206,12 +208,12 @@ def _logits_row(kind: str, vocab_size: int, seed: int) -> NDArray[np.float32]:  
     return target_row(kind, vocab_size, seed)
 
 
-def _guarded(logits: torch.Tensor) -> torch.Tensor:  # [num_rows, vocab_size]
-    """The same values, contiguous, inside larger memory."""
-    store = logits.new_full((logits.numel() + 2 * _GUARD,), 7.0)
-    inner = store[_GUARD:-_GUARD].view(logits.shape)
-    inner.copy_(logits)
-    return inner
+def _guarded(logits: torch.Tensor) -> torch.Tensor:  # [num_rows, vocab_size], both
+    """The same values and strides, inside larger memory."""
+    own = logits.new_empty(0).set_(logits.untyped_storage())
+    store = logits.new_full((own.numel() + 2 * _GUARD,), 7.0)
+    store[_GUARD:-_GUARD] = own
+    return store.as_strided(logits.shape, logits.stride(), logits.storage_offset() + _GUARD)
 
 
 INDEX_NEEDS = {**dict.fromkeys(INDEX_KINDS[1:], Capability.ROW_INDICES), "repeated": Capability.REPEATED_INDICES}
