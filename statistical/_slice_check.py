@@ -73,7 +73,8 @@ class SliceCheck(DrawnQuestion):
     ) -> tuple[Evidence | None, int]:
         """Return what the draws show, `None` if nothing was drawn, and their number.
 
-        What was drawn until time was out counts: evidence may be looked at after any draw (Ville's inequality).
+        What was drawn until time was out counts: it is weighed once, and the clock says when, not the draws (Markov's
+        inequality holds as it does for all draws).
         """
         slices = Slices(self.crossed)
         with suppress(BudgetEnded):

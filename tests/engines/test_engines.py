@@ -119,7 +119,7 @@ ASKED: tuple[tuple[tuple[str, ...], Callable[[Check], bool], int], ...] = (
     ((DRAWS_DRAFTS,), is_narrow, 5),
     # Those of strides, which some fail as known, take long to be made smaller.
     (named("grammar", "xgrammar xgrammar-torch llguidance sglang"), lambda one: one.code in (*GRAMMAR, "GRM201"), 2),
-    # Half-precision rows of a trace end the process now and then: xgrammar's kernel writes behind vLLM's copy of them.
+    # Its traces may end the process: xgrammar's kernel writes behind the copy that vLLM makes of half-precision rows.
     (named("grammar", "vllm"), lambda one: one.code in GRAMMAR, 2),
     (
         named("matchers", "llguidance vllm xgrammar"),
