@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fairdraw import contracts
 from fairdraw._core.seeds import derive_seed
+from fairdraw._oracles.filters import telling_settings
 from fairdraw.contracts import LOGIT_FILTERS, Capabilities, Capability, FilterBatch, FilterParams, capability_of
 from fairdraw.contracts._filters import LAST
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
@@ -259,23 +260,23 @@ class FilterTrace(RowTrace):
         rng = bulk_rng("filters of a trace", self.seed)
         known = [name for name in LOGIT_FILTERS if str(capability_of(name)) not in self.without]
         settings = {name: _settings(name, rng) for name in known}
-        usual = {name: SETTINGS[name] for name in known if name not in ALONE}
+        telling = {name: telling_settings(name) for name in known if name not in ALONE}
         alone = [one for name in known for one in settings[name]]
-        sets = [*alone, *(_any(usual[one], rng) | _any(usual[two], rng) for one, two in [*combinations(usual, 2)] * 3)]
+        pairs = [_any(telling[one], rng) | _any(telling[two], rng) for one, two in [*combinations(telling, 2)] * 3]
         warm = {"temperature": 1.5} if "temperature" in known else {}
-        sets += [_any(settings[name], rng) | warm for name in ALONE if name in known]
-        wide = {name: [{}, _any(settings[name], rng), _any(settings[name], rng)] for name in usual}
+        sets = [*alone, *alone, *(_any(settings[name], rng) | warm for name in ALONE if name in known)]
+        wide = {name: [{}, _any(settings[name], rng), _any(settings[name], rng)] for name in telling}
         for one in covering_settings(wide, seed=self.seed % 64) if len(wide) > 1 else ():
             sets.append({key: value for setting in one.values() for key, value in setting.items()})
-        rows = [*_PLAIN, *(self._row(one, rng) for one in sets)]
+        rows = [*_PLAIN, *(self._row(one, rng) for one in sets), *(self._row(one, rng, _KINDS[:6]) for one in pairs)]
         rows += [self._row(one, rng).replace(logits=_DEGENERATE[n % 4]) for n, one in enumerate(alone)]
         return FilterCase(self.vocab_size, self.chosen(rows, len(_PLAIN)), self.seed)
 
-    def _row(self, setting: dict[str, Any], rng: np.random.Generator) -> FilterRow:  # Any: as SETTINGS
+    def _row(self, setting: dict[str, Any], rng: np.random.Generator, kinds: tuple[str, ...] = _KINDS) -> FilterRow:
         """Return a row of any kind with these parameters; of two temperatures it has one."""
         if "temperature" in setting and "dynatemp_high" in setting:
             setting = {key: value for key, value in setting.items() if key != "temperature"}
-        kind, text = _KINDS[rng.integers(len(_KINDS))], TEXT_KINDS[rng.integers(4)]
+        kind, text = (among[rng.integers(len(among))] for among in (kinds, TEXT_KINDS))
         return FilterRow(kind, FilterParams(**setting), text, 16, 5)
 
     def batches(self, library: FilterBatch) -> Iterator[tuple[RowCall, FilterBatch]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import FilterBatch, FilterChain, FilterParams, FilterResult, SeededNoise
+from fairdraw.contracts import LOGIT_FILTERS, FilterBatch, FilterChain, FilterParams, FilterResult, SeededNoise
 
 Row = Any  # NDArray[np.float64], [vocab_size]
 Mask = Any  # NDArray[np.bool_], [vocab_size]
@@ -644,3 +645,22 @@ def without_mirostat(context: RowContext) -> RowContext:
     """The same row, before mirostat cuts it."""
     params = dataclasses.replace(context.params, mirostat_v1_tau=0.0, mirostat_v2_tau=0.0)
     return dataclasses.replace(context, params=params)
+
+
+@lru_cache
+def telling_settings(name: str) -> list[dict[str, Any]]:  # Any: one type per parameter
+    """Return settings with which a filter keeps 2 to 11 tokens of a row of equal steps; its usual ones if none does.
+
+    Two of them on one row both cut, so that what the second filter looks at shows.
+    """
+    one = LOGIT_FILTERS[name]
+    if not one.number:
+        return [*one.usual]
+    whole = range(max(2, int(one.low)), int(min(12, one.high + 1)))
+    numbers = whole if isinstance(one.low, int) else np.geomspace(max(one.low, 1e-3), min(one.high, 64), 48).tolist()
+    settings = [one.usual[0] | {one.number: number} for number in numbers]
+    params, count = [FilterParams(**setting) for setting in settings], len(settings)
+    steps = (torch.arange(64) * -0.375).expand(count, -1)
+    kept = FiltersOracle().filter_logits(FilterBatch(steps, params, [[]] * count, [[]] * count), SeededNoise(0))
+    counts = torch.isfinite(kept.logits).sum(1).tolist()
+    return [setting for setting, count in zip(settings, counts, strict=True) if 1 < count < 12] or [*one.usual]
