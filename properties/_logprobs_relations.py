@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from fairdraw._core.checks import Stage
-from fairdraw.contracts import ALL_LOGPROBS, Capability, DrawingLogprobsSampler, LogprobsSampler, SeededNoise
-from fairdraw.contracts._logprobs import call_draw
+from fairdraw._oracles.supports import log_error
+from fairdraw.contracts import ALL_LOGPROBS, Capability, DrawingLogprobsSampler, LogprobsSampler, SamplingBatch
+from fairdraw.contracts._logprobs import Returned, call_draw
 from fairdraw.properties._logprobs_asserts import Rows, another_first, check, faults, require, require_same, wrong_ranks
 from fairdraw.properties._rejection_asserts import broken
 from fairdraw.properties._traces import WrongRow, left_alone, trace_check
@@ -71,6 +72,15 @@ def rows_do_not_depend_on_other_rows(sampler: LogprobsSampler, case: LogprobsCas
 
 # -- a function that draws --------------------------------------------------------------------------------------------
 
+_SUM = 2.0**-16
+"""Absolute: how far the logarithm of a float32 sum may be off."""
+
+
+def _drawn(sampler: DrawingLogprobsSampler, case: SamplingCase) -> tuple[SamplingBatch, Returned]:
+    """Build the case, with seeds of requests that have one, and draw."""
+    batch = case.batch(sampler.device)
+    return batch, call_draw(sampler, batch, case.noise(sampler.device))
+
 
 @check(
     "LPR161",
@@ -78,18 +88,23 @@ def rows_do_not_depend_on_other_rows(sampler: LogprobsSampler, case: LogprobsCas
     needs=(Capability.DRAWN_TOKENS,),
 )
 def drawn_tokens_are_possible_under_what_is_returned(sampler: DrawingLogprobsSampler, case: SamplingCase) -> None:
-    """A drawn token has a finite log-probability, and those of all tokens sum to 1: the distribution that it came from.
+    """A drawn token has a finite log-probability, and the list is the softmax over the temperature of what it has left.
 
-    Raw log-probabilities under the name of processed ones, or a mask that only one of the two has seen.
+    Raw log-probabilities under the name of processed ones, those of requests with a seed at another temperature, or a
+    mask that only one of the two has seen.
     """
-    batch = case.batch(sampler.device)
-    seen = call_draw(sampler, batch, SeededNoise(case.seed))
-    for row in range(batch.batch_size):
-        total = float(np.exp(seen.logprobs[row, 1:].astype(np.float64)).sum())
-        if not abs(total - 1) <= 2.0**-16:
-            broken(f"request {row}: the probabilities that are returned sum to {total:.9g}")
-        if not np.isfinite(seen.logprobs[row, 0]):
-            broken(f"request {row} drew token {seen.token_ids[row, 0]}, of log-probability {seen.logprobs[row, 0]}")
+    batch, seen = _drawn(sampler, case)
+    scaled = (batch.logits.double() / batch.temperature[:, None]).cpu().numpy()
+    for row, (token, *ids) in enumerate(seen.token_ids.tolist()):
+        own, *values = seen.logprobs[row].astype(np.float64)
+        if not np.isfinite(own):
+            broken(f"request {row} drew token {token}, of log-probability {own}")
+        left = np.where(np.isfinite(values), scaled[row, ids], -np.inf)
+        right = left - np.logaddexp.reduce(left)
+        slack = _SUM + log_error(np.abs(left[np.isfinite(left)]).max())
+        for other, value, expected in zip(ids, values, right, strict=True):
+            if not (value == expected or abs(value - expected) <= slack):
+                broken(f"request {row}: token {other} has {value:.9g} in the list, but {expected:.9g} by its logits")
 
 
 @check(
@@ -103,8 +118,7 @@ def drawn_tokens_have_the_value_of_their_entry(sampler: DrawingLogprobsSampler, 
     A kernel that draws and a kernel that lists: the first returns a value before filters, of a rejected draft, or in a
     lower precision.
     """
-    batch = case.batch(sampler.device)
-    seen = call_draw(sampler, batch, SeededNoise(case.seed))
+    _, seen = _drawn(sampler, case)
     for row, (token, own) in enumerate(zip(seen.token_ids[:, 0], seen.logprobs[:, 0], strict=True)):
         ids, values = seen.token_ids[row, 1:], seen.logprobs[row, 1:].astype(np.float64)
         for listed in values[ids == token]:

@@ -94,16 +94,20 @@ def _log_errors(call: SamplingCall) -> Float64s:  # [batch_size, 1] float64
 
 
 def _require_winners(call: SamplingCall, noise: RaceNoise, tokens: Ints) -> None:
-    rows = call.is_random & call.support.is_settled
-    probs = np.where(call.support.allowed, call.support.probs, 0.0)
+    known, places = call.support, np.arange(len(tokens))
+    probs = np.where(known.allowed, known.probs, 0.0)
     with np.errstate(over="ignore"):
         scores = probs / noise.exponentials.cpu().numpy().astype(np.float64)
-    own = scores[np.arange(len(tokens)), tokens]
+    own = scores[places, tokens]
     # A sampler may race with logarithms: of the two scores, each is off by so much.
     with np.errstate(divide="ignore"):
         logs = np.abs(np.log(noise.exponentials.cpu().numpy().astype(np.float64)))
     margins = 1 + _MARGIN + 2 * (_log_errors(call)[:, 0] + log_error(logs.max(axis=1)))
-    _wrong(call, rows & (own * margins < scores.max(axis=1)), tokens, "which does not win its race")
+    # Which of several tokens stay is left open; if one must, what wins is at least as good as the worst of them.
+    surely = np.where(known.required, scores, 0.0).max(axis=1)
+    worst = np.where(known.allowed & ~known.required, scores, np.inf).min(axis=1)
+    best = np.where(known.is_settled, scores.max(axis=1), np.where(known.is_short, np.maximum(surely, worst), surely))
+    _wrong(call, call.is_random & (own * margins < best), tokens, "which does not win its race")
 
 
 _AT_ONCE = 64

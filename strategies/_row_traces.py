@@ -7,7 +7,7 @@ a thousand rows then compares arrays. Who stands beside whom follows from chance
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,9 @@ TENSOR_NEEDS: dict[tuple[str, Any], Capability] = {  # Any: a word
 }
 """Features of a call to what they need, for `settings_of_calls`."""
 
-_LIKE = ("any", "plain between", "any", "one", "one and plain")
-"""How rows of a call differ: any beside any; every second plain; all the same; the same beside plain ones."""
+_LIKE = ("any", "plain between", "one value", "one", "one and plain", "any", "one value")
+"""How rows of a call differ: any beside any; every second plain; different rows that have one value in common; all the
+same; the same beside plain ones."""
 
 MOST_ROWS = 300
 """Rows of a call that take long: to be filtered by Python, or to be built."""
@@ -67,18 +68,24 @@ class RowTrace(ServingTrace):
         most = _WIDE_ROWS if self.vocab_size >= _WIDE else _FEW_ROWS
         return (*rows[:num_plain], *(rows[place] for place in others[:most]))
 
-    def rows_played(self, num_rows: int, num_plain: int) -> Iterator[RowCall]:
-        """Yield the calls over a library of `num_rows` rows, plain ones first."""
+    def rows_played(self, rows: Sequence[Mapping[str, Any]], num_plain: int) -> Iterator[RowCall]:  # Any: hashable
+        """Yield the calls over a library in which each row has these named values, plain rows first."""
         last = max(self.calls, default=-1)
         for number, size in enumerate(self.sizes()):
             if not self.calls or number in self.calls:
-                places = self._places(number, size, num_rows, min(num_plain, num_rows))
+                places = self._places(number, size, rows, min(num_plain, len(rows)))
                 yield RowCall(number, places[list(self.rows)] if self.rows and number == last else places)
 
-    def _places(self, number: int, size: int, num_rows: int, num_plain: int) -> Ints:
+    def _places(self, number: int, size: int, rows: Sequence[Mapping[str, Any]], num_plain: int) -> Ints:
         rng, like = bulk_rng("rows of a call", self.seed, number), _LIKE[number % len(_LIKE)]
-        places = rng.integers(num_rows, size=size)
-        if "one" in like:
+        places = rng.integers(len(rows), size=size)
+        if like == "one value":
+            names = sorted(set[str]().union(*rows))
+            name = names[number // 3 % len(names)]
+            having = [place for place, row in enumerate(rows) if name in row]
+            value = rows[rng.choice(having)][name]
+            places = rng.choice([place for place in having if rows[place][name] == value], size)
+        elif "one" in like:
             places[:] = places[0]
         if "plain" in like:
             places[rng.integers(2) :: 2] = rng.integers(num_plain)

@@ -295,7 +295,7 @@ def _aim(
 ) -> None:
     """Aim half of the rows at the edges of their supports, and a third at a near tie, which half precision gets wrong.
 
-    Edges are the least token that is kept, the best that is not, and any.
+    Edges are the least token that is kept, the best that is not, and any. Where one of several must stay, all win.
     """
     least = np.argmin(np.where(support.required, support.probs, np.inf), axis=1)
     best_outside = np.argmax(np.where(support.allowed, -1.0, support.probs), axis=1)
@@ -306,6 +306,7 @@ def _aim(
     for row in np.flatnonzero((aim > 3) & support.required.any(axis=1)):
         pair = rng.choice(np.flatnonzero(support.required[row]), 2)
         exponentials[row, pair] = np.maximum(_FAST * support.probs[row, pair] * (1, 1 + _BEHIND), _AIMED)
+    exponentials[support.is_short[:, None] & support.allowed & ~support.required] = _AIMED
 
 
 class _Supports:

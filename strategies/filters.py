@@ -282,7 +282,8 @@ class FilterTrace(RowTrace):
     def batches(self, library: FilterBatch) -> Iterator[tuple[RowCall, FilterBatch]]:
         """Yield the calls, each with its batch of rows of the library, in memory of any layout."""
         layouts = LAYOUTS if str(Capability.STRIDED_INPUTS) not in self.without else LAYOUTS[:1]
-        for one in self.rows_played(library.batch_size, len(_PLAIN)):
+        values = [{name: getattr(one, LOGIT_FILTERS[name].switch) for name in one.enabled} for one in library.params]
+        for one in self.rows_played(values, len(_PLAIN)):
             batch = library.select(one.places.tolist())
             yield one, batch.replace(logits=strided_like(batch.logits, layouts[one.number % len(layouts)]))
 

@@ -252,7 +252,7 @@ class MaskTrace(RowTrace):
             without = (*without, str(Capability.REPEATED_INDICES))
         settings = settings_of_calls(_CALLS, _NEEDS, without, self.seed)
         rows = self.library().requests
-        for call in self.rows_played(len(rows), len(_PLAIN)):
+        for call in self.rows_played([*map(vars, rows)], len(_PLAIN)):
             setting = {name: value for name, value in settings[call.number % len(settings)].items() if name in _CALLS}
             setting["extra_words"] = max(setting["extra_words"], 1 - num_words(self.vocab_size))
             chosen, own = tuple(rows[place] for place in call.places.tolist()), derive_seed(self.seed, call.number)

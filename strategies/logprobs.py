@@ -323,7 +323,7 @@ class LogprobsTrace(RowTrace):
         """Yield the calls; each is built when it is asked for."""
         settings = settings_of_calls(_SETTINGS, _NEEDS, self.without, self.seed)
         known: dict[tuple[str, str], LogprobsBatch] = {}
-        for call in self.rows_played(len(self.library().requests), _NUM_PLAIN):
+        for call in self.rows_played([*map(vars, self.library().requests)], _NUM_PLAIN):
             setting = settings[call.number % len(settings)]
             key = setting["stage"], setting["dtype"] if self.vocab_size < _SUMMABLE else "float32"
             known[key] = known[key] if key in known else self.library(*key).batch(device)

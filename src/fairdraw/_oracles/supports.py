@@ -60,6 +60,7 @@ class Support:
 
     Args:
         is_distribution: Whether the row's logits have a distribution at all; NaN and +inf have none.
+        is_short: Whether what is required lacks top-p's mass: every correct sampler keeps some of the others, too.
         slack: Relative; how far a probability may be from its value, beyond what float32 sums do.
     """
 
@@ -67,6 +68,7 @@ class Support:
     allowed: Flags  # [num_rows, vocab_size] bool
     probs: Float64s  # [num_rows, vocab_size] float64
     is_distribution: Flags  # [num_rows] bool
+    is_short: Flags  # [num_rows] bool
     slack: Any = 0.0  # a float, or [num_rows, 1] float64
 
     @property
@@ -77,7 +79,8 @@ class Support:
     def at(self, rows: Any) -> Support:  # Any: an index of NumPy
         """Return one row of many, or some of them."""
         slack = self.slack if np.ndim(self.slack) == 0 else self.slack[rows]
-        return Support(self.required[rows], self.allowed[rows], self.probs[rows], self.is_distribution[rows], slack)
+        parts = (self.required, self.allowed, self.probs, self.is_distribution, self.is_short)
+        return Support(*(part[rows] for part in parts), slack)
 
     def distribution(self) -> Float64s:
         """Return the filtered distributions of settled rows.
@@ -92,7 +95,9 @@ class Support:
 
     def narrowed(self, required: Flags, allowed: Flags) -> Support:
         """Return what both this and another filter keep."""
-        return replace(self, required=self.required & required, allowed=self.allowed & allowed)
+        kept = self.allowed & allowed
+        is_short = self.is_short & (kept == self.allowed).all(axis=-1)  # else those that must stay may be cut, too
+        return replace(self, required=self.required & required, allowed=kept, is_short=is_short)
 
     def under(self, probs: Float64s) -> Support:
         """Return the same tokens under another distribution, as far as it gives them probability."""
@@ -118,15 +123,16 @@ def supports_of_rows(logits: Rows32, parameters: Parameters, policy: FilterPolic
         # The float32 quotient: two logits may be tied after the division that were not before.
         scaled = (logits / parameters.temperature[:, None]).astype(np.float64)
     is_distribution = np.isfinite(scaled.max(axis=1))
+    is_short = np.zeros_like(is_distribution)
     safe = np.where(is_distribution[:, None], scaled, 0.0)
     at_temperature = softmax_of_rows(safe)
     if policy.temperature == "first":
-        whole = Support(*_bounds(at_temperature), at_temperature, is_distribution, slack)
+        whole = Support(*_bounds(at_temperature), at_temperature, is_distribution, is_short, slack)
         return _filtered(whole, parameters, policy)
     as_given = softmax_of_rows(np.where(is_distribution[:, None], logits.astype(np.float64), 0.0))
     # A token that is too rare to be seen by a filter may be frequent enough at the temperature.
     required, _ = _bounds(as_given)
-    whole = Support(required, np.ones_like(required), as_given, is_distribution, slack)
+    whole = Support(required, np.ones_like(required), as_given, is_distribution, is_short, slack)
     return _filtered(whole, parameters, policy).under(at_temperature)
 
 
@@ -158,9 +164,10 @@ def _put(support: Support, rows: Ints, part: Support) -> Support:
     """Return `support` with `part` in these rows."""
     if rows.size == len(support.probs):
         return replace(part, slack=support.slack)
-    required, allowed = support.required.copy(), support.allowed.copy()
-    required[rows], allowed[rows] = part.required, part.allowed
-    return replace(support, required=required, allowed=allowed)
+    parts = {name: getattr(support, name).copy() for name in ("required", "allowed", "is_short")}
+    for name, whole in parts.items():
+        whole[rows] = getattr(part, name)
+    return replace(support, **parts)
 
 
 def _near(values: Float64s, to: Float64s, slack: Any) -> Flags:
@@ -226,7 +233,9 @@ def _top_p(found: Support, seen: Support, top_p: Float64s, policy: FilterPolicy)
     if not stay_together:
         is_mode &= _near(seen.probs, largest, slack).sum(axis=1, keepdims=True) == 1
     required = ((above + others) / least_mass < top_p - rounding) | is_mode
-    return found.narrowed(required, above / most_mass < top_p + rounding)
+    left = found.narrowed(required, above / most_mass < top_p + rounding)
+    mass_required = np.where(left.required, seen.probs, 0.0).sum(axis=1, keepdims=True)
+    return replace(left, is_short=(mass_required / least_mass < top_p - rounding)[:, 0] & (not policy.joint))
 
 
 def _search(ascending: Float64s, values: Float64s, *, right: bool) -> Ints:
