@@ -11,7 +11,7 @@ from fairdraw.contracts import Answer, Capability, Claims, GenerationRequest, Po
 from fairdraw.contracts._server import Token
 from fairdraw.properties._server_check import GREEDY, LISTS, Trial, count_of, require, server_check
 from fairdraw.strategies._server_claims import AT_ONE, TOLERANCE
-from fairdraw.strategies._server_requests import PLAIN, kind, other_modes, own_ids
+from fairdraw.strategies._server_requests import PLAIN, kind, other_modes, own_ids, supported
 
 _BIASED = (*LISTS, Capability.TOKEN_IDS, Capability.LOGIT_BIAS)
 _NUM = 8
@@ -19,8 +19,31 @@ _PENALISED = kind("penalised", frequency_penalty=1.0, presence_penalty=0.5)
 _ONE_GREEDY = kind("one greedy token", temperature=0.0, max_tokens=1)
 
 
+_WAYS = (
+    {},
+    {"top_k": 20},
+    {"seed": 3},
+    {"min_p": 1e-4},
+    {"n": 4},
+    {"top_p": 0.9999},
+    {"top_k": 19, "n": 4},
+    {"seed": 4},
+)
+"""What else a request may have that moves no log-odds between tokens that stay."""
+
+
+def _each_way(trial: Trial, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
+    """Return the requests, each with something else that the server takes."""
+    ways = supported(_WAYS, trial.server.capabilities)
+    return [one.replace(**ways[number % len(ways)]) for number, one in enumerate(requests)]
+
+
 def _tokens_of(answer: Answer) -> tuple[Token, ...]:
     return answer.choices[0].tokens if answer.choices else ()
+
+
+def _all_tokens_of(answer: Answer) -> list[Token]:
+    return [token for choice in answer.choices for token in choice.tokens]
 
 
 def _first_position(answer: Answer) -> Position | None:
@@ -46,9 +69,9 @@ def a_bias_of_100_forces_its_token(trial: Trial) -> None:
         forced = _listed_tokens(answer)[2:3]
         base = answer.request.replace(max_tokens=6, logit_bias=tuple((token, 100.0) for token in forced))
         requests += [base, base.replace(temperature=0.0)] if forced else []
-    for answer in trial.ask("bias +100", requests):
+    for answer in trial.ask("bias +100", _each_way(trial, requests)):
         (wanted, _), *_ = answer.request.logit_bias
-        others = [token for token in _tokens_of(answer) if token != wanted]
+        others = [token for token in _all_tokens_of(answer) if token != wanted]
         require(not others, answer, f"token {wanted!r} has a bias of +100, but {others[:3]!r} came")
 
 
@@ -61,24 +84,24 @@ def a_bias_of_minus_100_forbids_its_tokens(trial: Trial) -> None:
     plain = trial.take(GREEDY, _NUM)
     banned = [tuple((token, -100.0) for token in sorted(set(_tokens_of(answer)), key=str)) for answer in plain]
     requests = [answer.request.replace(logit_bias=bias) for answer, bias in zip(plain, banned, strict=True)]
-    for answer in trial.ask("bias -100", requests):
+    for answer in trial.ask("bias -100", _each_way(trial, requests)):
         forbidden = {token for token, _ in answer.request.logit_bias}
-        came = [token for token in _tokens_of(answer) if token in forbidden]
+        came = [token for token in _all_tokens_of(answer) if token in forbidden]
         require(not came, answer, f"tokens {came[:3]!r} have a bias of -100 and came")
 
 
-@server_check("SRV153", _BIASED, num_requests=_NUM // 2)
+@server_check("SRV153", _BIASED, num_requests=_NUM)
 def a_bias_moves_the_log_odds_by_as_much(trial: Trial) -> None:
     """A bias of 2 moves the log-odds between its token and others by 2; log-probabilities that are raw do not move.
 
     A bias that is applied twice, after the temperature, or to the probabilities.
     """
-    plain, requests = trial.take(AT_ONE, _NUM // 2), []
+    plain, requests = trial.take(AT_ONE, _NUM // 2) * 2, []
     for answer in plain:
         chosen = _listed_tokens(answer)[1:2]
         requests += [answer.request.replace(logit_bias=tuple((token, 2.0) for token in chosen))]
     shift = 2.0 if trial.claims.after_edits else 0.0
-    for before, after in zip(plain, trial.ask("bias +2", requests), strict=True):
+    for before, after in zip(plain, trial.ask("bias +2", _each_way(trial, requests)), strict=True):
         position = _first_position(before)
         if after.request.logit_bias and position and _first_position(after):
             _require_shift(position, after, 0, {after.request.logit_bias[0][0]: shift})
@@ -109,7 +132,7 @@ def penalties_move_the_log_odds_by_what_was_emitted(trial: Trial) -> None:
     tokens of the prompt counted as output, or a row of another request. Log-probabilities that are raw do not move.
     """
     ids = _ids_prompt(trial)
-    answers = trial.ask("penalties", [one.replace(prompt=ids) for one in _penalised(trial)])
+    answers = trial.ask("penalties", _each_way(trial, [one.replace(prompt=ids) for one in _penalised(trial)]))
     for number, answer in enumerate(answers):
         tokens = _tokens_of(answer)
         places = range(0, min(len(tokens), len(answer.choices[0].positions)), 2)

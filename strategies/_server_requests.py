@@ -135,7 +135,7 @@ def _mixture(number: int, server: Server, seed: int) -> dict[str, Any]:  # Any: 
         "temperature": TEMPERATURES if Capability.GREEDY in can else TEMPERATURES[:-1],
         # One at most, so that short lists say what it leaves.
         "change": supported([*FILTERS, *PENALTIES[1:], *biases], can),
-        "n": (1, 2, 3) if Capability.N_CHOICES in can else (1,),
+        "n": (1, 2, 4) if Capability.N_CHOICES in can else (1,),
         "max_tokens": (TOKENS_EACH, TOKENS_EACH - 1, 7),
         "seed": (None, derive_seed("mixture", seed, number) % 2**31)[: 1 + (Capability.REQUEST_SEEDS in can)],
         "prompt": (None, ids)[: 1 + bool(ids)],
