@@ -120,19 +120,20 @@ def a_list_is_sorted_and_names_no_token_twice(trial: Trial) -> None:
 
     A partial sort, a merge of the lists of several shards, or the sampled token added although it is listed.
     """
-    lengths: dict[int, Answer] = {}
+    lengths: dict[int | None, dict[int, Answer]] = {}  # of lists that were asked for with one length
     for answer, number, position in _positions(answers_of_all_kinds(trial)):
         tokens = [token for token, _ in position.top]
         if Capability.TOKEN_IDS in trial.server.capabilities:
             require(len(set(tokens)) == len(tokens), answer, f"position {number}: a token is listed twice")
             if not _is_cut(answer):
-                lengths[len([token for token in tokens if token != position.token])] = answer
+                others_of = lengths.setdefault(answer.request.logprobs, {})
+                others_of[len([token for token in tokens if token != position.token])] = answer
         others = [value for token, value in position.top if token != position.token]
         falls = all(one >= two - TIE for one, two in itertools.pairwise(others))
         require(falls, answer, f"position {number}: the list is not sorted: {[round(v, 4) for v in others[:8]]}")
-    if lengths:
-        least, most = min(lengths), max(lengths)
-        require(most - least <= 1, lengths[least], f"lists have {least} to {most} other tokens")
+    for found in lengths.values():
+        least, most = min(found), max(found)
+        require(most - least <= 1, found[least], f"lists have {least} to {most} other tokens")
 
 
 @server_check("SRV106", LISTS)

@@ -13,7 +13,7 @@ from scipy.special import pdtrc
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw._oracles.server import IMPOSSIBLE, TIE, choice_cells, listed
+from fairdraw._oracles.server import IMPOSSIBLE, TIE, choice_cells, edits_of, listed
 from fairdraw.contracts import Answer, Capability, Choice, GenerationRequest, Position
 from fairdraw.properties._server_check import ALPHA, GREEDY, LISTS, Trial, failure, positions_of, require, server_check
 from fairdraw.strategies import _server_requests as asks
@@ -36,7 +36,10 @@ def greedy_takes_the_most_probable_token(trial: Trial) -> None:
 
     A temperature that is clamped to something small, or the argmax of other logits (drafts, raw ones under a bias).
     """
-    for answer, number, position in positions_of(trial.take(GREEDY, _NUM)):
+    mixed = [one for one in trial.take(asks.MIXED, _NUM_DRAWN) if one.request.is_greedy and not one.refused]
+    raw = [] if trial.claims.after_edits else [one for one in mixed if edits_of(one.request)]
+    greedy = [*trial.take(GREEDY, _NUM), *(one for one in mixed if one not in raw)]
+    for answer, number, position in positions_of(greedy):
         found = listed(position, answer.request.logprobs or 0)
         if found.tokens and position.logprob is not None:
             best = float(found.logprobs.max())

@@ -373,7 +373,7 @@ def masks_are_right_at_the_sizes_of_production() -> None:
     """
 
 
-@_exact("MAT201", cases=lambda can: traces.matcher_traces(can, max_events=24), weight=2.0)
+@_exact("MAT201", cases=lambda can: traces.matcher_traces(can, min_events=12, max_events=24), weight=2.0)
 def every_mask_is_right_whatever_happened() -> None:
     """All events together, on matchers of two grammars: each mask is what the automaton says.
 

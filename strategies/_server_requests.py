@@ -100,8 +100,9 @@ TEMPERATURES = (1.0, 0.6, 1.5, 0.3, 2.0, 0.0)
 """Of requests of all kinds."""
 
 _CUTS = {"top_k": (4, 1, 2, 10), "top_p": (0.7, 0.05, 0.3, 0.95), "min_p": (0.2, 0.01, 0.5, 1.0)}
-FILTERS: tuple[dict[str, float], ...] = ({}, *({name: one} for name, values in _CUTS.items() for one in values))
-"""One at most, as the order of several is the server's own."""
+_BOTH = tuple({"top_k": top_k, "min_p": min_p} for top_k, min_p in ((4, 0.01), (10, 0.2)))
+FILTERS: tuple[dict[str, float], ...] = ({}, *({name: one} for name, values in _CUTS.items() for one in values), *_BOTH)
+"""One at most, or two that leave the same in any order: the order of others is the server's own."""
 
 _BENDS = {"frequency_penalty": (1.0, -0.5, 2.0), "presence_penalty": (0.5, -1.0, 2.0)}
 PENALTIES: tuple[dict[str, float], ...] = ({}, *({name: one} for name, values in _BENDS.items() for one in values))
@@ -133,10 +134,11 @@ def _mixture(number: int, server: Server, seed: int) -> dict[str, Any]:  # Any: 
     biases = [{"logit_bias": tuple({ids[-1]: -bias, ids[0]: bias}.items())} for bias in (4.0, -2.0) if ids]
     values: dict[str, Sequence[Any]] = {
         "temperature": TEMPERATURES if Capability.GREEDY in can else TEMPERATURES[:-1],
-        # One at most, so that short lists say what it leaves.
-        "change": supported([*FILTERS, *PENALTIES[1:], *biases], can),
-        "n": (1, 2, 4) if Capability.N_CHOICES in can else (1,),
+        "filter": [{}] * 6 + supported(FILTERS, can),  # a list may say too little of what one leaves
+        "edit": [{}] * 3 + supported([*PENALTIES, *biases], can),
+        "n": (1, 2, 4, 3) if Capability.N_CHOICES in can else (1,),
         "max_tokens": (TOKENS_EACH, TOKENS_EACH - 1, 7),
+        "logprobs": (None, *(most - less for less in (1, 15) if (most := server.settings.logprobs) > 15)),
         "seed": (None, derive_seed("mixture", seed, number) % 2**31)[: 1 + (Capability.REQUEST_SEEDS in can)],
         "prompt": (None, ids)[: 1 + bool(ids)],
         "stream": (False, True)[: 1 + (Capability.STREAMING in can)],
@@ -146,8 +148,8 @@ def _mixture(number: int, server: Server, seed: int) -> dict[str, Any]:  # Any: 
     shifts = [derive_seed("turn", seed, turn, name) for name in values]
     chosen = zip(values.items(), rows[row], shifts, strict=True)
     settings = {name: choices[(place + by) % len(choices)] for (name, choices), place, by in chosen}
-    change: dict[str, Any] = settings.pop("change")
-    return change | {name: value for name, value in settings.items() if value is not None}
+    changes: dict[str, Any] = settings.pop("filter") | settings.pop("edit")
+    return changes | {name: value for name, value in settings.items() if value is not None}
 
 
 def own_ids(server: Server, seed: int) -> tuple[int, ...]:

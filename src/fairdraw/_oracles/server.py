@@ -102,10 +102,10 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
     found = listed(position, request.logprobs or 0)
     if request.is_greedy or not found.tokens or not np.isfinite(found.logprobs).any():
         return None
-    edits = request.logit_bias, request.presence_penalty, request.frequency_penalty
-    is_edited = not claims.after_edits and any(edits)
+    is_edited = not claims.after_edits and edits_of(request)
     temperature = 1.0 if claims.after_temperature else request.temperature
-    logprobs = found.logprobs + (_shifts(found.tokens, request, Counter(before)) if is_edited else 0.0)
+    counts = Counter(before)
+    logprobs = found.logprobs + (_shifts(found.tokens, request, counts) if is_edited else 0.0)
     is_changed = is_edited or temperature != 1.0
     rest = found.rest
     probs = np.append(np.exp(found.logprobs), rest)
@@ -117,10 +117,12 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
         return None
     if any(name not in claims.after_filters for name in filters):
         seen = _seen_by_filters(probs, found, request, claims, is_edited=is_edited)
-        behind = 0.0 if found.is_whole else _weight_behind(found, temperature) if is_changed else rest
         if seen is None:
             return None
-        sure, possible = _kept(seen, request, found, behind)
+        unlisted = tuple({*dict(request.logit_bias), *before} - {*found.tokens}) if is_edited else ()
+        lift = float(_shifts(unlisted, request, counts).max(initial=0.0))
+        behind = Behind() if found.is_whole else _behind(found, logprobs, temperature, lift)
+        sure, possible = _kept(seen, request, behind if is_changed else replace(behind, mass=rest))
         place = _place(found, position.token)
         if possible[place] and not sure[place]:
             return None
@@ -132,31 +134,41 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
     return _ordered(probs / probs.sum(), found, position.token, rest_is_possible=not is_changed)
 
 
-def _weight_behind(found: Listed, temperature: float) -> float:
-    """How much the tokens behind the list weigh at a temperature, at most, relative to the listed ones.
+@dataclass(frozen=True)
+class Behind:
+    """What the tokens behind a list weigh at most, relative to the listed ones: the best of them, and all together."""
 
-    Each of them is at most as probable as the last of the list, so that a temperature below 1 makes them rarer. Above 1
-    there is no bound.
+    best: float = 0.0
+    mass: float = 0.0
+
+
+def _behind(found: Listed, logprobs: Float64s, temperature: float, lift: float) -> Behind:
+    """Bound what lies behind a list once edits made `logprobs` of it and lifted none behind it by more than `lift`.
+
+    Each token behind was at most as probable as the last of the list, so that a temperature below 1 makes all of them
+    rarer. Above 1 there is no bound on their sum.
     """
-    if temperature > 1:
-        return float("inf")
-    power = 1 / temperature
-    least = float(np.exp(found.logprobs.min()))
-    return float(found.rest * least ** (power - 1) / np.exp(found.logprobs * power).sum())
+    power, least = 1 / temperature, float(found.logprobs.min())
+    whole = float(np.exp(logprobs * power).sum())
+    mass = found.rest * np.exp(least * (power - 1) + lift * power) / whole if temperature <= 1 else float("inf")
+    return Behind(float(np.exp((least + lift) * power) / whole), float(mass))
 
 
 def _seen_by_filters(
     probs: ListedProbs, found: Listed, request: GenerationRequest, claims: Claims, *, is_edited: bool
 ) -> ListedProbs | None:
     """The probabilities that filters look at; `None` if that is not known. The order does not matter to top-k."""
-    if is_edited and not found.is_whole:  # a token behind the list may have come before a listed one
-        return None
     commute = request.top_p is None and request.min_p is None
     if commute or request.temperature == 1.0 or claims.filters_after_temperature:
         return probs
     if claims.filters_after_temperature is None or claims.after_temperature or is_edited:
         return None
     return np.append(np.exp(found.logprobs), found.rest)
+
+
+def edits_of(request: GenerationRequest) -> bool:
+    """Return whether something is added to its logits."""
+    return any((request.logit_bias, request.presence_penalty, request.frequency_penalty))
 
 
 def filters_of(request: GenerationRequest) -> list[str]:
@@ -192,48 +204,46 @@ Kept = tuple[ListedFlags, ListedFlags]
 depends on tokens behind the list. Those are no more probable than the last of the list, and may be left if that is."""
 
 
-def _kept(probs: ListedProbs, request: GenerationRequest, found: Listed, behind: float) -> Kept:
-    """What all filters leave of the listed tokens, and whether they may leave one behind the list.
-
-    Args:
-        behind: The weight of the tokens behind the list, at most, relative to the listed ones.
-    """
-    own, behind = probs[:-1], 0.0 if probs[-1] > 0 else behind
-    next_best = 0.0 if found.is_whole else float(own.min())
+def _kept(probs: ListedProbs, request: GenerationRequest, behind: Behind) -> Kept:
+    """What all filters leave of the listed tokens, and whether they may leave one behind the list."""
+    own = probs[:-1]
+    left = replace(behind, mass=0.0) if probs[-1] > 0 else behind
     filters = (
-        _in_top_k(own, request.top_k, next_best),
-        _in_top_p(own, request.top_p, behind),
-        _above_min_p(own, request.min_p),
+        _in_top_k(own, request.top_k, left),
+        _in_top_p(own, request.top_p, left),
+        _above_min_p(own, request.min_p, left),
     )
     sure, possible = (np.logical_and.reduce(flags) for flags in zip(*filters, strict=True))
-    return np.append(sure, False), np.append(possible, possible[-1] and not found.is_whole)
+    return np.append(sure, False), np.append(possible, left.best > 0 and possible[own >= left.best].all())
 
 
-def _in_top_k(probs: Float64s, top_k: int | None, next_best: float) -> Kept:
+def _in_top_k(probs: Float64s, top_k: int | None, behind: Behind) -> Kept:
     """Without ties at the edge, which a server may cut."""
     if top_k is None:
         return _everything(probs)
-    ranked = np.append(np.sort(probs)[::-1], next_best)
+    ranked = np.append(np.sort(probs)[::-1], 0.0)
     place = min(top_k, probs.size)
-    return probs > ranked[place] * (1 + TIE), probs >= ranked[place - 1] * (1 - TIE)
+    edge = max(ranked[place], behind.best)
+    return probs > edge * (1 + TIE), probs >= ranked[place - 1] * (1 - TIE)
 
 
-def _in_top_p(probs: Float64s, top_p: float | None, behind: float) -> Kept:
-    """By what is above each token at most, with its ties, and at least, without them and with all behind the list."""
+def _in_top_p(probs: Float64s, top_p: float | None, behind: Behind) -> Kept:
+    """By what is above each token at most, with its ties and tokens behind the list, and at least, without them."""
     if top_p is None or top_p >= 1:
         return _everything(probs)
     ranked = np.sort(probs)
     sums = np.append(np.cumsum(ranked[::-1])[::-1], 0.0)
     most = sums[np.searchsorted(ranked, probs * (1 - TIE))] - probs
-    least = sums[np.searchsorted(ranked, probs * (1 + TIE), side="right")] / (1 + behind)
+    most = np.where(probs < behind.best, 1 - (1 - most) / (1 + behind.mass), most)
+    least = sums[np.searchsorted(ranked, probs * (1 + TIE), side="right")] / (1 + behind.mass)
     return most < top_p - TIE, least < top_p + TIE
 
 
-def _above_min_p(probs: Float64s, min_p: float | None) -> Kept:
+def _above_min_p(probs: Float64s, min_p: float | None, behind: Behind) -> Kept:
     if not min_p:
         return _everything(probs)
-    edge = min_p * probs.max()
-    return probs > edge * (1 + 10 * TIE), probs >= edge * (1 - 10 * TIE)
+    low, high = min_p * probs.max(), min_p * max(probs.max(), behind.best)
+    return probs > high * (1 + 10 * TIE), probs >= low * (1 - 10 * TIE)
 
 
 def _everything(probs: Float64s) -> Kept:
