@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
@@ -19,15 +20,8 @@ _PENALISED = kind("penalised", frequency_penalty=1.0, presence_penalty=0.5)
 _ONE_GREEDY = kind("one greedy token", temperature=0.0, max_tokens=1)
 
 
-_WAYS = (
-    {},
-    {"top_k": 20},
-    {"seed": 3},
-    {"min_p": 1e-4},
-    {"n": 4},
-    {"top_p": 0.9999},
-    {"top_k": 19, "n": 4},
-    {"seed": 4},
+_WAYS: tuple[dict[str, Any], ...] = (  # Any: as the fields of a request
+    *({}, {"top_k": 20}, {"seed": 3}, {"min_p": 1e-4}, {"n": 4}, {"top_p": 0.9999}, {"top_k": 19, "n": 4}, {"n": 2}),
 )
 """What else a request may have that moves no log-odds between tokens that stay."""
 

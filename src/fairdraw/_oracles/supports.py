@@ -79,8 +79,7 @@ class Support:
     def at(self, rows: Any) -> Support:  # Any: an index of NumPy
         """Return one row of many, or some of them."""
         slack = self.slack if np.ndim(self.slack) == 0 else self.slack[rows]
-        parts = (self.required, self.allowed, self.probs, self.is_distribution, self.is_short)
-        return Support(*(part[rows] for part in parts), slack)
+        return replace(self, **{name: part[rows] for name, part in vars(self).items() if name != "slack"}, slack=slack)
 
     def distribution(self) -> Float64s:
         """Return the filtered distributions of settled rows.
