@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-import torch
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from fairdraw._oracles.sampling import SamplingOracle, requests_of
-from fairdraw.contracts import Capabilities, Capability, RaceNoise, TokenSampler
+from fairdraw.contracts import Capabilities, Capability, TokenSampler
 from fairdraw.contracts._sampling import Sampled, sample_tokens
 from fairdraw.properties import _sampling_asserts as asserts
 from fairdraw.properties._sampling_asserts import broken, check
 from fairdraw.strategies import LARGE_VOCAB_SIZES, SampledRequest
-from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import SamplingCase, sampling_cases
 
 _STREAM = (Capability.SEEDED_NOISE, Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM)
@@ -34,52 +29,6 @@ def tokens_equal_the_oracle_on_the_same_seeds() -> None:
 
     If explicit noise agrees and seeds do not, the order of draws differs, or a request takes another's numbers.
     """
-
-
-_GAP = 1e-3
-"""Relative, between the best score and the second."""
-
-_FEWEST = 1e-20
-
-
-def _close_race(weights: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.float32]:  # each [vocab_size]
-    """Exponentials under which one token wins by a thousandth over another, both drawn, and clearly over the rest.
-
-    That is more than any right arithmetic may lose, less than chance would ever show. Rounding may decide a near tie,
-    and a sampler may decide it differently from the oracle. That freedom ends at a gap of some float32 steps. Random
-    noise hardly ever draws a gap of a percent, so these numbers are made for the row.
-    """
-    candidates = np.flatnonzero(weights > _FEWEST)
-    exponentials = np.maximum(weights.astype(np.float64) * 1000, 1e-25)
-    if candidates.size >= 2:
-        winner, runner_up = rng.choice(candidates, 2, replace=False)
-        exponentials[winner], exponentials[runner_up] = weights[winner], weights[runner_up] * (1 + _GAP)
-    return np.asarray(np.where(weights > 0, exponentials, 1.0), dtype=np.float32)
-
-
-@check(
-    "SAM146",
-    lambda can: asserts.ordinary(
-        can,
-        explicit=True,
-        greedy=False,
-        logits=("normal", "zipf", "tied", "half"),
-        max_vocab_size=100,
-        exponentials=("random",),
-    ),
-    needs=asserts.RACE,
-)
-def races_won_by_a_thousandth_equal_the_oracle(sampler: TokenSampler, case: SamplingCase) -> None:
-    """In races won by 0.1 %, tokens equal the oracle's.
-
-    Also run on samplers that round in their own way: no float32 arithmetic moves a score that far. Whatever changes a
-    distribution a little shows here. In one row alone: bfloat16 on the way, an approximate logarithm, a temperature
-    that is rounded. In some batches only: a path for requests that share a parameter, or what a call before left.
-    """
-    batch = case.batch(sampler.device)
-    rng, oracle = bulk_rng("near ties", case.seed), SamplingOracle()
-    rows = np.stack([_close_race(oracle.distribution(request), rng) for request in requests_of(batch)])
-    asserts.equals_the_oracle_on(sampler, batch, RaceNoise(torch.from_numpy(rows).to(batch.device)))
 
 
 def _same_states(expected: Sampled, seen: Sampled, whose: str) -> None:

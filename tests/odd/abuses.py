@@ -99,7 +99,7 @@ class StopsGreedyRequestsAtTheRunnerUp(rejection.VectorRejection):
         return logits.float().topk(min(2, logits.shape[1]), dim=-1).indices[:, -1]
 
 
-@_abuse("REJ310", rejection.OWN_SCHEME)
+@_abuse("REJ701", rejection.OWN_SCHEME)
 class KeepsTheDraftWithoutItsToken(rejection.VectorRejection):
     """Declares a scheme of its own, rejects half of the drafts, and recovers from the residual of full acceptance."""
 
@@ -119,7 +119,7 @@ class AcceptsMoreThanIsLossless(rejection.VectorRejection):
         return (target / draft).sqrt() >= uniforms
 
 
-@_abuse("SAM146", sampling.OWN_ROUNDING)
+@_abuse("SAM201", sampling.OWN_ROUNDING)
 class DrawsTheSecondBestWithinOnePercent(sampling.VectorSampling):
     """Declares its own rounding, and calls a gap of one percent rounding."""
 
@@ -127,7 +127,7 @@ class DrawsTheSecondBestWithinOnePercent(sampling.VectorSampling):
         return _lowest_within(scores, 0.99)
 
 
-@_abuse("SAM146", sampling.OWN_ROUNDING)
+@_abuse("SAM201", sampling.OWN_ROUNDING)
 class RoundsTheTemperature(sampling.VectorSampling):
     """Declares its own rounding, and has the temperature in bfloat16, times 1.01."""
 

@@ -88,7 +88,7 @@ def never_draws_the_last_token(right: Oracle, probs: Row, exponentials: Row) -> 
     return right.race(kept, exponentials)
 
 
-@patched(Oracle, "race", "SAM201", "SAM146")
+@patched(Oracle, "race", "SAM201")
 def prefers_low_ids(right: Oracle, probs: Row, exponentials: Row) -> int:
     """Scores in eight bits: whatever is nearly tied goes to the lower id."""
     with np.errstate(divide="ignore"):
