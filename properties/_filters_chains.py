@@ -17,7 +17,7 @@ from fairdraw.contracts._filters import call_filters
 from fairdraw.properties import _filters_asserts as asserts
 from fairdraw.properties._filters_asserts import broken, check
 from fairdraw.properties._traces import trace_check
-from fairdraw.strategies.filters import FilterCase, FilterRow, FilterTrace, filter_cases, filter_trace
+from fairdraw.strategies.filters import FilterCase, FilterRow, FilterTrace, filter_cases
 from fairdraw.strategies.rows import bulk_rng
 
 _DRY = (Capability.DRY,)
@@ -63,7 +63,7 @@ def every_row_of_a_trace_follows_the_specification(filterer: LogitsFilterer, tra
         asserts.require_specified(params, rows.taken(one.places), given[one.places], found, one.number)
 
 
-TRACES = (trace_check("FIL201", "filters", filter_trace, every_row_of_a_trace_follows_the_specification),)
+TRACES = (trace_check("FIL201", "filters", FilterTrace.of, every_row_of_a_trace_follows_the_specification),)
 
 
 # -- DRY --------------------------------------------------------------------------------------------------------------

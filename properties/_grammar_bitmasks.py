@@ -13,7 +13,7 @@ from fairdraw.properties._grammar_asserts import check, differential, first_faul
 from fairdraw.properties._rejection_asserts import broken, unless_refused
 from fairdraw.properties._traces import WrongRow, trace_check
 from fairdraw.strategies._cases import require_far_memory
-from fairdraw.strategies.grammar import LOGIT_KINDS, MASK_LAYOUTS, BitmaskCase, MaskTrace, bitmask_cases, mask_trace
+from fairdraw.strategies.grammar import LOGIT_KINDS, MASK_LAYOUTS, BitmaskCase, MaskTrace, bitmask_cases
 
 _masked = partial(check, body=require_masked)
 
@@ -125,7 +125,7 @@ def _fault_unless_refused(masker: GrammarMasker, case: BitmaskCase) -> tuple[int
     return unless_refused(lambda: first_fault(masker, case), names, what) or (0, "")
 
 
-TRACES = (trace_check("GRM201", "grammar", mask_trace, every_row_of_a_trace_is_masked),)
+TRACES = (trace_check("GRM201", "grammar", MaskTrace.of, every_row_of_a_trace_is_masked),)
 
 
 @differential(

@@ -14,7 +14,7 @@ from fairdraw.contracts._logprobs import Returned, call_draw
 from fairdraw.properties._logprobs_asserts import Rows, another_first, check, faults, require, require_same, wrong_ranks
 from fairdraw.properties._rejection_asserts import broken
 from fairdraw.properties._traces import WrongRow, left_alone, trace_check
-from fairdraw.strategies.logprobs import LogprobsCase, LogprobsTrace, logprobs_cases, logprobs_trace
+from fairdraw.strategies.logprobs import LogprobsCase, LogprobsTrace, logprobs_cases
 from fairdraw.strategies.sampling import SamplingCase, sampling_cases
 
 
@@ -155,4 +155,4 @@ def every_row_of_a_trace_has_its_own_log_probabilities(sampler: LogprobsSampler,
                     )
 
 
-TRACES = (trace_check("LPR201", "logprobs", logprobs_trace, every_row_of_a_trace_has_its_own_log_probabilities),)
+TRACES = (trace_check("LPR201", "logprobs", LogprobsTrace.of, every_row_of_a_trace_has_its_own_log_probabilities),)

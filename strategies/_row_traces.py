@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -51,10 +51,17 @@ class RowCall:
 
 
 class RowTrace(ServingTrace):
-    """Calls with rows of one library, as data; `most_rows` is at most `MOST_ROWS`."""
+    """Calls with rows of one library, as data; a call has `limit` rows at most, whatever `most_rows` is."""
+
+    limit: ClassVar[int] = MOST_ROWS
+
+    @classmethod
+    def of(cls, sampler: Any, *fields: Any) -> Self:  # Any: of the contract; fields of a trace
+        """Return a trace for `sampler`."""
+        return cls(*fields)
 
     def sizes(self) -> list[int]:
-        return sizes_of(self.walk, self.most_rows, self.seed, 0)
+        return sizes_of(self.walk, min(self.most_rows, self.limit), self.seed, 0)
 
     @abstractmethod
     def library(self) -> Any:  # Any: a case of the contract

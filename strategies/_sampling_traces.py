@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fairdraw import contracts
 from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints, Row32
@@ -240,37 +241,22 @@ class _Player(Player):
         is_odd = np.zeros(len(request), dtype=bool)
         is_odd[number % len(request)] = setting["odd row"] != "none" and len(request) > 1
         kinds, support, asked = self.table.of(setting["dtype"], row, parameters, given)
-        batch = self._batch(setting, rows, row, asked, given, is_greedy, is_odd)
-        noise = self._noise(setting["noise"], number, rows, support)
-        return SamplingCall(number, setting, batch, noise, rows, support, kinds, row, parameters, is_odd)
-
-    def _batch(
-        self,
-        setting: dict[str, Any],
-        rows: ServedRows,
-        row: Ints,
-        asked: Parameters,
-        given: Sequence[str],
-        is_greedy: Flags,
-        is_odd: Flags,
-    ) -> SamplingBatch:
         logits = self.rows[setting["dtype"]][torch.from_numpy(row)]
         for place in np.flatnonzero(is_odd):
             spoil(logits[place], int(place), setting["odd row"])
-        temperature = np.where(is_greedy, np.float32(0), asked.temperature)
+        asked = replace(asked, temperature=np.where(is_greedy, np.float32(0), asked.temperature))
+        batch = laid_out(self._batch(rows, logits, asked, given), setting["layout"]).to(self.device)
+        noise = self._noise(setting["noise"], number, rows, support)
+        return SamplingCall(number, setting, batch, noise, rows, support, kinds, row, parameters, is_odd)
+
+    def _batch(self, rows: ServedRows, logits: Tensor, asked: Parameters, given: Sequence[str]) -> SamplingBatch:
         types = {"top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32}
         filters = {
             name: torch.from_numpy(getattr(asked, name)).to(dtype) if name in given else None
             for name, dtype in types.items()
         }
-        batch = SamplingBatch(
-            logits=logits,
-            temperature=torch.from_numpy(temperature),
-            positions=self.positions(rows),
-            **filters,  # type: ignore[arg-type]  # three tensors or None
-        )
-        batch = laid_out(batch, setting["layout"])
-        return batch if self.device == "cpu" else batch.to(self.device)
+        temperature, positions = torch.from_numpy(asked.temperature), self.positions(rows)
+        return SamplingBatch(logits=logits, temperature=temperature, positions=positions, **filters)  # type: ignore[arg-type]  # tensors or None
 
     def _noise(self, how: str, number: int, rows: ServedRows, support: Support) -> SamplingNoise:
         if how == "explicit":

@@ -22,7 +22,7 @@ from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._recipe import LAYOUTS, PrintsAsCode, Recipe
-from fairdraw.strategies._row_traces import MOST_ROWS, RowCall, RowTrace
+from fairdraw.strategies._row_traces import RowCall, RowTrace
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, bulk_seeds, target_row
 
@@ -289,11 +289,6 @@ class FilterTrace(RowTrace):
 
 
 FilterCase.others = (FilterTrace,)
-
-
-def filter_trace(filterer: Any, seed: int, size: int, rows: int, *rest: Any) -> FilterTrace:  # Any: fields of a trace
-    """Return a trace for `filterer`."""
-    return FilterTrace(seed, size, min(rows, MOST_ROWS), *rest)
 
 
 @st.composite

@@ -18,7 +18,7 @@ from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._covering import covering_settings, places_of_all
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._recipe import DTYPES, PrintsAsCode, Recipe
-from fairdraw.strategies._row_traces import MOST_ROWS, TENSOR_NEEDS, RowTrace
+from fairdraw.strategies._row_traces import TENSOR_NEEDS, RowTrace
 from fairdraw.strategies._serving import settings_of_calls
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies._token_automata import (
@@ -260,11 +260,6 @@ class MaskTrace(RowTrace):
 
 
 _PLAIN = ("normal", "zipf", "special", "half")
-
-
-def mask_trace(masker: Any, seed: int, size: int, rows: int, *rest: Any) -> MaskTrace:  # Any: fields of a trace
-    """Return a trace for `masker`."""
-    return MaskTrace(seed, size, min(rows, MOST_ROWS), *rest)
 
 
 GrammarCase.others = (BitmaskCase, AutomatonCase, MaskTrace)

@@ -309,6 +309,8 @@ _NEEDS = {
 class LogprobsTrace(RowTrace):
     """Calls of one function: rows with every two of kind, processing and token; requests of 0 to 64 rows."""
 
+    limit = 1 << 16
+
     def library(self, stage: str = STAGES[0], dtype: str = "float32") -> LogprobsCase:
         """Return all rows, each a request of its own; the plain ones first."""
         invalid = [kind for kind, need in INVALID_ROW_NEEDS.items() if str(need) not in self.without]
@@ -365,11 +367,6 @@ def _ragged(count: int, rng: np.random.Generator) -> list[int]:
     while (left := count - sum(sizes)) > 0:
         sizes.append(min(left, _COUNTS[rng.integers(len(_COUNTS))]))
     return [*sizes, 0]
-
-
-def logprobs_trace(sampler: Any, *fields: Any) -> LogprobsTrace:  # Any: a function; fields of a trace
-    """Return a trace for `sampler`."""
-    return LogprobsTrace(*fields)
 
 
 @st.composite
