@@ -250,7 +250,24 @@ def rows_without_a_distribution_never_leave_the_vocabulary(sampler: RejectionSam
         answer.forbid(not answer.tokens or answer.leaves_vocabulary, f", which leaves [0, {answer.batch.vocab_size})")
 
 
-# -- 501 ------------------------------------------------------------------------------------------------------
+# -- 310 and 501 ------------------------------------------------------------------------------------------------------
+
+
+@check(
+    "REJ310",
+    lambda can: accepting(
+        can, targets=("one-hot", "last-only"), drafts=("independent", "uniform"), tokens=("likely",), min_drafts=1
+    ),
+)
+def drafts_that_are_certain_to_the_target_are_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A draft with target probability 1 is accepted at every uniform, whatever its draft distribution.
+
+    A grammar often leaves one legal token: a draft that guessed it must not be lost.
+    """
+    for answer in asserts.emitted(sampler, case):
+        is_whole = answer.tokens == [*answer.drafts, answer.bonus_token_id]
+        is_right = is_whole or asserts.is_left_to(sampler, answer.tokens, answer.drafts)
+        answer.forbid(not is_right, ", but every draft has target probability 1")
 
 
 @check("REJ501", lambda can: rejecting(can, explicit=False, greedy=None), needs=(Capability.SEEDED_NOISE,))

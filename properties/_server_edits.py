@@ -27,9 +27,10 @@ _WAYS: tuple[dict[str, Any], ...] = (  # Any: as the fields of a request
 
 
 def _each_way(trial: Trial, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
-    """Return the requests, each with something else that the server takes."""
+    """Return the requests, each with something else that the server takes. vLLM refuses several greedy choices."""
     ways = supported(_WAYS, trial.server.capabilities)
-    return [one.replace(**ways[number % len(ways)]) for number, one in enumerate(requests)]
+    asked = [one.replace(**ways[number % len(ways)]) for number, one in enumerate(requests)]
+    return [one.replace(n=1) if one.is_greedy else one for one in asked]
 
 
 def _tokens_of(answer: Answer) -> tuple[Token, ...]:

@@ -99,7 +99,7 @@ class StopsGreedyRequestsAtTheRunnerUp(rejection.VectorRejection):
         return logits.float().topk(min(2, logits.shape[1]), dim=-1).indices[:, -1]
 
 
-@_abuse("REJ701", rejection.OWN_SCHEME)
+@_abuse("REJ310", rejection.OWN_SCHEME)
 class KeepsTheDraftWithoutItsToken(rejection.VectorRejection):
     """Declares a scheme of its own, rejects half of the drafts, and recovers from the residual of full acceptance."""
 

@@ -245,7 +245,7 @@ def test_sampler_that_lacks_nearly_everything_is_judged_too() -> None:
 
 NARROWED = (
     ("REJ108", Capability.ONE_HOT_DRAFTS),
-    ("REJ701", Capability.RAGGED), ("REJ701", Capability.PLACEHOLDER_DRAFTS),
+    ("REJ310", Capability.RAGGED), ("REJ701", Capability.RAGGED), ("REJ701", Capability.PLACEHOLDER_DRAFTS),
     ("SAM102", Capability.TOP_K), ("SAM102", Capability.TOP_P), ("SAM102", Capability.MIN_P),
     ("PLAN114", Capability.NAN_LOGITS), ("PLAN114", Capability.EMPTY_ROWS),
 )  # fmt: skip

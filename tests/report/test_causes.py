@@ -127,7 +127,7 @@ def test_check_at_several_sizes_is_reported_once() -> None:
 @pytest.mark.parametrize("word", ["explicit-noise", "dense-drafts", "one-hot-drafts", "ragged", "token-verification"])
 def test_capability_that_most_checks_need_is_never_offered_for_declining(word: str) -> None:
     assert word not in SELDOM
-    assert not find_causes([record("REJ211", needs=(word,))])[0].missing
+    assert not find_causes([record("REJ310", needs=(word,))])[0].missing
 
 
 def test_exception_that_ends_many_checks_is_one_cause_and_the_first() -> None:

@@ -15,7 +15,7 @@ from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
 from fairdraw._run.controls import Control, Untried
 from fairdraw._run.runner import CheckRecord, Status
 
-CAUGHT, MISSED = Control("drops the tail", "REJ101", caught=True), Control("swaps rows", "REJ211", caught=False)
+CAUGHT, MISSED = Control("drops the tail", "REJ101", caught=True), Control("swaps rows", "REJ310", caught=False)
 HEADER = Header("third_party:make", "cpu", "ci", 7, "vllm 0.22.0", {"properties": 2})
 
 
@@ -63,7 +63,7 @@ def test_skips_are_grouped_by_reason_and_counted() -> None:
 def test_summary_counts_controls_and_cases_and_names_the_missed() -> None:
     text = "\n".join(Summary([record("passed"), record("passed")], [CAUGHT, MISSED]).lines())
     assert "mutation controls: 1/2 caught at this run's numbers" in text
-    assert "blind check: REJ211 does not catch the mutant 'swaps rows'" in text
+    assert "blind check: REJ310 does not catch the mutant 'swaps rows'" in text
     assert "cases used: 20 in 1.0 s of checks" in text
     assert "start with" not in text, "nothing failed"
 

@@ -50,7 +50,7 @@ def rounds_uniforms_to_float32(right: Oracle, step: DraftStep) -> bool:
     return right.accepts(dataclasses.replace(step, uniform=float(np.float32(step.uniform))))
 
 
-@patched(Oracle, "accepts", "REJ701", "REJ108")
+@patched(Oracle, "accepts", "REJ310", "REJ108")
 def divides_draft_by_target(answer: bool, step: DraftStep) -> bool:
     """The ratio upside down: papers disagree on which distribution is called p."""
     target_prob, draft_prob = _distributions(step)
@@ -89,7 +89,7 @@ def accepts_what_the_drafter_cannot_draw(right: Oracle, step: DraftStep) -> bool
     return right.accepts(step) or (step.is_token and _distributions(step)[1] == 0 < _distributions(step)[0])
 
 
-@patched(Oracle, "accepts", "REJ701", "REJ108")
+@patched(Oracle, "accepts", "REJ310", "REJ108")
 def accepts_below_the_uniform(answer: bool, step: DraftStep) -> bool:
     """The comparison is turned round: certain drafts are rejected, impossible ones accepted."""
     return answer if step.synthetic_rate is not None else step.is_token and _ratio(step) < step.uniform

@@ -137,7 +137,7 @@ def does_not_subtract_the_maximum(right: Oracle, batch: Batch, noise: ExplicitNo
     return _with_target(right.steps(batch, noise), weights / weights.sum(-1, keepdim=True))
 
 
-@patched(Oracle, "steps", "REJ701")
+@patched(Oracle, "steps", "REJ310")
 def normalises_over_the_padded_vocabulary(right: Oracle, batch: Batch, noise: ExplicitNoise) -> Steps:
     """Lanes beyond the vocabulary enter the sum as exp(0): every probability comes out too small."""
     lanes = 1 << (batch.vocab_size - 1).bit_length()

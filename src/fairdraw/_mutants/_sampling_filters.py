@@ -76,6 +76,14 @@ def stops_one_token_before_top_p(answer: RowFlags, logits: Row, top_p: float) ->
         answer[int(np.argmin(np.where(answer, logits, np.inf)))] = False
 
 
+@patched(Oracle, "top_p_support", "SAM201")
+def drops_ties_at_the_edge_of_top_p(answer: RowFlags, logits: Row, top_p: float) -> None:
+    """Tokens that tie where the mass is reached are all dropped, if more probable ones stay."""
+    is_edge = logits == np.min(logits, where=answer, initial=np.inf)
+    if is_edge.sum() > 1 and (answer & ~is_edge).any():
+        answer &= ~is_edge
+
+
 @patched(Oracle, "top_p_support", "SAM102")
 def adds_up_the_mass_from_the_wrong_end(right: Oracle, logits: Row, top_p: float) -> RowFlags:
     """Sorted ascending where descending is meant: the rare tokens stay."""

@@ -179,14 +179,15 @@ def demands_more_than_the_threshold(right: FiltersOracle, row: Any, context: Row
 
 @_mutant("FIL117", "FIL201")
 class HasOneCollisionForTheBatch(_Batchwise):
-    """Every row has the threshold of the first one."""
+    """Every row has the threshold of the first one, if all rows have the filter."""
 
     def seen(self, batch: Any) -> Any:
         self.first: Any = None
+        self.is_shared = all(one.p_less for one in batch.params)
         return batch
 
     def collision(self, row: Any) -> Any:
-        self.first = self.first or super().collision(row)
+        self.first = (self.is_shared and self.first) or super().collision(row)
         return self.first
 
 

@@ -466,7 +466,7 @@ def returns_raw_beside_drawn_tokens(right: Drawing, batch: SamplingBatch, distri
     return np.where(distribution > 0, right.softmax(batch), 0)
 
 
-@_drawing("returned", "DIST951")
+@_drawing("returned", "LPR161", "DIST951")
 def returns_the_distribution_before_the_temperature(right: Drawing, batch: SamplingBatch, distribution: Any) -> Any:
     """Log-probabilities are those of temperature 1, whatever the token was drawn at."""
     plain = np.exp(log_softmax(batch.logits.float().numpy()))

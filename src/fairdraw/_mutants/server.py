@@ -150,6 +150,12 @@ def top_k_ignored_in_steps(right: ProcessedServer, request: Request, stream: Str
     return right.step(request.replace(top_k=None) if is_drafted else request, stream)
 
 
+@_patched("penalised", "DIST925")
+def penalties_ignored_beside_top_k(right: ToyServer, row: Float64s, request: Request, output: Any) -> Float64s:
+    """A path for top-k has no penalties."""
+    return row if request.top_k else right.penalised(row, request, output)
+
+
 @_patched("nucleus", "SRV132", "DIST925")
 def top_p_ignored(right: ToyServer, row: Float64s, top_p: float) -> Float64s:
     """`top_p` is not applied."""

@@ -661,6 +661,5 @@ def telling_settings(name: str) -> list[dict[str, Any]]:  # Any: one type per pa
     settings = [one.usual[0] | {one.number: number} for number in numbers]
     params, count = [FilterParams(**setting) for setting in settings], len(settings)
     steps = (torch.arange(64) * -0.375).expand(count, -1)
-    kept = FiltersOracle().filter_logits(FilterBatch(steps, params, [[]] * count, [[]] * count), SeededNoise(0))
-    counts = torch.isfinite(kept.logits).sum(1).tolist()
-    return [setting for setting, count in zip(settings, counts, strict=True) if 1 < count < 12] or [*one.usual]
+    kept = FiltersOracle().filter_logits(FilterBatch(steps, params, [[]] * count, [[]] * count), SeededNoise(0)).logits
+    return [one for one, row in zip(settings, kept, strict=True) if 1 < row.isfinite().sum() < 12] or [*one.usual]
