@@ -251,12 +251,12 @@ class _Player(Player):
 
     def _batch(self, rows: ServedRows, logits: Tensor, asked: Parameters, given: Sequence[str]) -> SamplingBatch:
         types = {"top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32}
-        filters = {
+        filters: dict[str, Any] = {  # Any: a tensor or None
             name: torch.from_numpy(getattr(asked, name)).to(dtype) if name in given else None
             for name, dtype in types.items()
         }
-        temperature, positions = torch.from_numpy(asked.temperature), self.positions(rows)
-        return SamplingBatch(logits=logits, temperature=temperature, positions=positions, **filters)  # type: ignore[arg-type]  # tensors or None
+        temperature = torch.from_numpy(asked.temperature)
+        return SamplingBatch(logits, temperature, positions=self.positions(rows), **filters)
 
     def _noise(self, how: str, number: int, rows: ServedRows, support: Support) -> SamplingNoise:
         if how == "explicit":

@@ -658,7 +658,7 @@ def telling_settings(name: str) -> list[dict[str, Any]]:  # Any: one type per pa
         return [*one.usual]
     whole = range(max(2, int(one.low)), int(min(12, one.high + 1)))
     numbers = whole if isinstance(one.low, int) else np.geomspace(max(one.low, 1e-3), min(one.high, 64), 48).tolist()
-    settings = [one.usual[0] | {one.number: number} for number in numbers]
+    settings: list[dict[str, Any]] = [one.usual[0] | {one.number: number} for number in numbers]
     params, count = [FilterParams(**setting) for setting in settings], len(settings)
     steps = (torch.arange(64) * -0.375).expand(count, -1)
     kept = FiltersOracle().filter_logits(FilterBatch(steps, params, [[]] * count, [[]] * count), SeededNoise(0)).logits
