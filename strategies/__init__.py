@@ -39,6 +39,7 @@ __all__ = [
     "target_row", "vocab_sizes",
 ]  # fmt: skip
 
+__dir__ = __all__.copy
 _MODULES = "_cases _recipe _rejection_traces _sampling_traces _sizes noise rejection rows sampling"
 """Modules that define the names above, the private ones first."""
 

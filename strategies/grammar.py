@@ -247,9 +247,8 @@ class MaskTrace(RowTrace):
 
     def cases(self) -> Iterator[tuple[int, BitmaskCase]]:
         """Yield the calls with their numbers; each is built when it is asked for."""
-        without = self.without
-        if str(Capability.ROW_INDICES) in without:  # then none are repeated, either
-            without = (*without, str(Capability.REPEATED_INDICES))
+        unindexed = str(Capability.ROW_INDICES) in self.without  # then none are repeated, either
+        without = (*self.without, *[str(Capability.REPEATED_INDICES)] * unindexed)
         settings = settings_of_calls(_CALLS, _NEEDS, without, self.seed)
         rows = self.library().requests
         for call in self.rows_played([*map(vars, rows)], len(_PLAIN)):

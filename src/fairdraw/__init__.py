@@ -29,14 +29,11 @@ __all__ = [
 __version__ = "0.1.0"
 """Version of the suite, by semantic versioning; every report and crash file carries it."""
 
+__dir__ = __all__.copy
 _HOMES = {
-    "CannotStart": "fairdraw._run.loading",
-    "CheckRecord": "fairdraw._run.runner",
-    "SamplerTests": "fairdraw.pytest_plugin",
-    "all_checks": "fairdraw._run.loading",
-    "check_sampler": "fairdraw._run.runner",
-    "connect": "fairdraw._run.loading",
-    "parametrize_with_checks": "fairdraw.pytest_plugin",
+    **dict.fromkeys(("CannotStart", "all_checks", "connect"), "fairdraw._run.loading"),
+    **dict.fromkeys(("CheckRecord", "check_sampler"), "fairdraw._run.runner"),
+    **dict.fromkeys(("SamplerTests", "parametrize_with_checks"), "fairdraw.pytest_plugin"),
 }
 """Names that are not of `fairdraw.contracts`."""
 
