@@ -416,22 +416,21 @@ def automaton_cases(
     check_interval("automaton_cases", "min_requests", min_requests, "max_requests", max_requests, at_least=1)
     kinds = check_kinds("automaton_cases", "drafts", drafts, DRAFT_TOKEN_KINDS)
     vocab_size = draw(st.sampled_from(vocab_sizes))
-    automata = st.lists(
-        token_automata(vocab_size=vocab_size, min_states=2, dead_ends=dead_ends, ends=ends),
-        min_size=1,
-        max_size=max_requests,
-    )
+    automata = token_automata(vocab_size=vocab_size, min_states=2, dead_ends=dead_ends, ends=ends)
+    drafted = st.lists(st.sampled_from(kinds), min_size=min_drafts, max_size=max_drafts).map(tuple)
+    if "last" in kinds:  # also behind others that stay in the text
+        drafted |= st.integers(max(1, min_drafts), max_drafts).map(lambda n: ("legal",) * (n - 1) + ("last",))
     one = st.builds(
         ForkedRequest,
         automaton=st.integers(-1 if without_grammar else 0, max_requests - 1),
-        drafts=st.lists(st.sampled_from(kinds), min_size=min_drafts, max_size=max_drafts).map(tuple),
+        drafts=drafted,
         logits=st.sampled_from(("flat", "normal", "half")),
         walked=st.integers(0, 3),
     )
     requests = draw(st.lists(one, min_size=min_requests, max_size=max_requests))
     return AutomatonCase(
         vocab_size=vocab_size,
-        automata=tuple(draw(automata)),
+        automata=tuple(draw(st.lists(automata, min_size=1, max_size=max_requests))),
         requests=tuple(requests),
         num_steps=draw(st.sampled_from(num_steps)),
         dtype=draw(st.sampled_from(open_to.dtypes(dtypes))),
