@@ -13,7 +13,7 @@ _SEEDS = (None, 0, 1, 2, 65_536, 2**31 - 1)
 
 
 def generation_requests(capabilities: Capabilities | None = None) -> st.SearchStrategy[GenerationRequest]:
-    """Requests of all kinds: a temperature, at most one filter or penalty, a seed, some choices.
+    """Requests of all kinds: a temperature, a penalty or filters, a seed, some choices.
 
     Args:
         capabilities: Nothing is drawn that they do not support.

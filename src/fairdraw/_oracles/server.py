@@ -121,8 +121,9 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
             return None
         unlisted = tuple({*dict(request.logit_bias), *before} - {*found.tokens}) if is_edited else ()
         lift = float(_shifts(unlisted, request, counts).max(initial=0.0))
-        behind = Behind() if found.is_whole else _behind(found, logprobs, temperature, lift)
-        sure, possible = _kept(seen, request, behind if is_changed else replace(behind, mass=rest))
+        is_bent = is_changed and seen is probs
+        behind = _behind(found, logprobs, temperature, lift) if is_bent else Behind(float(seen[:-1].min()), rest)
+        sure, possible = _kept(seen, request, Behind() if found.is_whole else behind)
         place = _place(found, position.token)
         if possible[place] and not sure[place]:
             return None
