@@ -1,21 +1,19 @@
 """Correct servers of several kinds pass every check, and a server that stops to answer keeps what was judged."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
-from typing import TYPE_CHECKING
-
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from fairdraw._core.checks import PROFILES
-from fairdraw._mutants._toy_server import ProcessedServer, ToyServer, with_short_lists
+from fairdraw._mutants._toy_server import VOCAB, ProcessedServer, ToyServer, log_softmax, with_short_lists
+from fairdraw._oracles.server import cells
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import CheckRecord, Session, run_check
-from fairdraw.contracts import GenerationRequest, ServerSettings
+from fairdraw.contracts import Claims, GenerationRequest, ServerSettings
+from fairdraw.strategies._server_requests import MIXED
 from fairdraw.strategies.server import generation_requests
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def records(server: ToyServer, reference: ToyServer | None = None, text: str = "") -> list[CheckRecord]:
@@ -26,9 +24,28 @@ def records(server: ToyServer, reference: ToyServer | None = None, text: str = "
 @pytest.mark.parametrize("make", [ToyServer, ProcessedServer, with_short_lists], ids=["raw", "processed", "short list"])
 def test_correct_server_passes(make: Callable[[], ToyServer]) -> None:
     found = records(make(), ToyServer(name="the reference"))
-    wrong = [(record.code, record.reason) for record in found if record.status not in ("passed", "skipped")]
-    assert wrong == []
+    assert [(one.code, one.reason) for one in found if one.status not in ("passed", "skipped")] == []
     assert sum(record.status == "passed" for record in found) >= len(found) - 6
+
+
+@pytest.mark.parametrize("length", [6, 12, 20])
+def test_a_list_says_what_its_tokens_follow_whatever_is_requested(length: int) -> None:
+    server, num_judged = ToyServer(settings=ServerSettings(logprobs=length)), 0
+    for request in (MIXED.request(number, server, 7) for number in range(400)):
+        output = tuple(np.random.default_rng(num_judged).integers(VOCAB, size=num_judged % 5).tolist())
+        raw = server.logits(request, output)
+        true = np.exp(
+            log_softmax(server.filtered(server.scaled(server.edited(raw, request, output), request), request))
+        )
+        lists = [server.position(token, log_softmax(raw), request) for token in range(VOCAB)]
+        found = [cells(one, request, server.claims or Claims(), output) for one in lists]
+        judged = {token: one for token, one in enumerate(found) if one}
+        for token, one in judged.items():
+            if one.drawn < len(one.tokens):  # what cannot come is at -1
+                said = (one.drawn >= 0) * one.probs[one.drawn] * sum(true[token] for token in judged)
+                assert said == pytest.approx(true[token], abs=1e-9), request
+                num_judged += 1
+    assert num_judged > 1000
 
 
 def test_too_few_requests_are_never_green() -> None:
