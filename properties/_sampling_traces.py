@@ -15,7 +15,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import log_error
 from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
 from fairdraw.contracts._sampling import draft_tokens, sample_tokens
-from fairdraw.properties._rejection_asserts import fresh
+from fairdraw.properties._rejection_asserts import fresh, is_improbable
 from fairdraw.properties._seed_families import families_are_apart
 from fairdraw.properties._traces import asked_again, have_own_noise, left_alone, require_none, trace_checks
 from fairdraw.strategies._sampling_traces import SamplingCall, SamplingTrace, trace_for
@@ -36,8 +36,9 @@ def tokens_of_a_serving_trace_are_legal(sampler: TokenSampler, trace: SamplingTr
     Greedy requests have the largest logit, and with given noise the race's winner. Distributions of drafts are the
     softmax over temperature that filters leave, and 1 at a greedy draft's token. What is given is not written. The
     report says which call and row: look for state that an earlier call left, and for sizes and indices at which the
-    kernel changes.
+    kernel changes. Rows without a seed draw anew under another seed of the call.
     """
+    met = [(np.zeros(0, dtype=bool), np.zeros(0))]
     for call in trace.played(sampler.device):
         with left_alone(call.batch, call.noise, number=call.number):
             drafts = Capability.DRAFT_DISTRIBUTION in sampler.capabilities and call.number.bit_count() % 2
@@ -49,6 +50,21 @@ def tokens_of_a_serving_trace_are_legal(sampler: TokenSampler, trace: SamplingTr
             _require_greedy(call, tokens, any_largest=Capability.LOWEST_ID_TIES not in sampler.capabilities)
             if isinstance(call.noise, RaceNoise) and Capability.REFERENCE_RACE in sampler.capabilities:
                 _require_winners(call, call.noise, tokens)
+            is_plain = not drafts and call.setting["layout"] == "contiguous"
+            if isinstance(call.noise, SeededNoise) and is_plain and call.number % 4 == 1:
+                met.append(_met_again(sampler, call, call.noise, tokens))
+    hits, chances = map(np.concatenate, zip(*met, strict=True))
+    if hits.sum() > chances.sum() and is_improbable(int(hits.sum()), hits.size, float(chances.mean())):
+        said = f"{hits.sum()} of {hits.size} rows without a seed draw the same under another seed of the call"
+        raise CheckFailure(f"{said}; {chances.sum():.1f} are expected")
+
+
+def _met_again(sampler: TokenSampler, call: SamplingCall, noise: SeededNoise, tokens: Ints) -> tuple[Flags, Float64s]:
+    """Return whether rows without a seed get their tokens again under another seed, and how probable that is."""
+    rows = np.flatnonzero(call.is_random & call.support.is_settled & ~_has_own_noise(call))
+    chances = call.support.at(rows).distribution()[np.arange(rows.size), tokens[rows]]
+    again = sample_tokens(sampler, call.batch, SeededNoise(derive_seed("other"), noise.request_seeds)).tokens
+    return again[rows] == tokens[rows], chances
 
 
 def _wrong(call: SamplingCall, rows: Flags, tokens: Ints, what: str) -> None:
@@ -58,8 +74,7 @@ def _wrong(call: SamplingCall, rows: Flags, tokens: Ints, what: str) -> None:
 
 def _require_legal(call: SamplingCall, tokens: Ints) -> None:
     size = call.batch.vocab_size
-    inside = (tokens >= 0) & (tokens < size)
-    _wrong(call, ~inside, tokens, f"which is no id below {size}")
+    _wrong(call, (tokens < 0) | (tokens >= size), tokens, f"which is no id below {size}")
     _wrong(call, call.are_illegal(tokens), tokens, "which its filters and its row rule out")
 
 

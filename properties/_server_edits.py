@@ -37,10 +37,6 @@ def _tokens_of(answer: Answer) -> tuple[Token, ...]:
     return answer.choices[0].tokens if answer.choices else ()
 
 
-def _all_tokens_of(answer: Answer) -> list[Token]:
-    return [token for choice in answer.choices for token in choice.tokens]
-
-
 def _first_position(answer: Answer) -> Position | None:
     """Return the first position of the first choice, if there are log-probabilities."""
     return next(iter(answer.choices[0].positions), None) if answer.choices else None
@@ -66,7 +62,7 @@ def a_bias_of_100_forces_its_token(trial: Trial) -> None:
         requests += [base, base.replace(temperature=0.0)] if forced else []
     for answer in trial.ask("bias +100", _each_way(trial, requests)):
         (wanted, _), *_ = answer.request.logit_bias
-        others = [token for token in _all_tokens_of(answer) if token != wanted]
+        others = [token for choice in answer.choices for token in choice.tokens if token != wanted]
         require(not others, answer, f"token {wanted!r} has a bias of +100, but {others[:3]!r} came")
 
 
@@ -81,7 +77,7 @@ def a_bias_of_minus_100_forbids_its_tokens(trial: Trial) -> None:
     requests = [answer.request.replace(logit_bias=bias) for answer, bias in zip(plain, banned, strict=True)]
     for answer in trial.ask("bias -100", _each_way(trial, requests)):
         forbidden = {token for token, _ in answer.request.logit_bias}
-        came = [token for token in _all_tokens_of(answer) if token in forbidden]
+        came = [token for choice in answer.choices for token in choice.tokens if token in forbidden]
         require(not came, answer, f"tokens {came[:3]!r} have a bias of -100 and came")
 
 

@@ -37,9 +37,8 @@ def greedy_takes_the_most_probable_token(trial: Trial) -> None:
     A temperature that is clamped to something small, or the argmax of other logits (drafts, raw ones under a bias).
     """
     mixed = [one for one in trial.take(asks.MIXED, _NUM_DRAWN) if one.request.is_greedy and not one.refused]
-    raw = [] if trial.claims.after_edits else [one for one in mixed if edits_of(one.request)]
-    greedy = [*trial.take(GREEDY, _NUM), *(one for one in mixed if one not in raw)]
-    for answer, number, position in positions_of(greedy):
+    known = [one for one in mixed if trial.claims.after_edits or not edits_of(one.request)]
+    for answer, number, position in positions_of([*trial.take(GREEDY, _NUM), *known]):
         found = listed(position, answer.request.logprobs or 0)
         if found.tokens and position.logprob is not None:
             best = float(found.logprobs.max())
