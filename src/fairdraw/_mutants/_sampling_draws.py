@@ -260,9 +260,14 @@ class KeepsTheSeedOfTheLastOwner(SeedsByRow):
     def remove(self, row: int) -> None:
         pass
 
-    def enter(self, added: AddedRow) -> int | None:
-        known: int | None = self.rows.get(added.row)
-        return added.params.seed if known is None else known
+    def enter(self, added: AddedRow) -> Any:  # Any: a seed, or None
+        return self.rows.get(added.row) or added.params.seed
+
+
+@patched(SeedsByRow, "enter", "SAM201", unsupported=_COUNTS)
+def leaves_its_seed_to_one_without(right: SeedsByRow, added: AddedRow) -> int | None:
+    """A request without a seed that takes over a row draws by the seed of the one before it."""
+    return added.params.seed or right.rows.get(added.row)
 
 
 # Drafters.
