@@ -260,8 +260,8 @@ class KeepsTheSeedOfTheLastOwner(SeedsByRow):
     def remove(self, row: int) -> None:
         pass
 
-    def enter(self, added: AddedRow) -> Any:  # Any: a seed, or None
-        return self.rows.get(added.row) or added.params.seed
+    def enter(self, added: AddedRow) -> int | None:
+        return self.rows.get(added.row) or added.params.seed  # type: ignore[no-any-return]  # rows hold seeds
 
 
 @patched(SeedsByRow, "enter", "SAM201", unsupported=_COUNTS)
