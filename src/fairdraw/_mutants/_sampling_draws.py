@@ -253,7 +253,7 @@ def leaves_seeds_behind_on_condense(right: SeedsByRow, moved: MovedRow) -> None:
     """A request that moves draws by the seed that it finds in its new row."""
 
 
-@as_mutant("SAM202", unsupported=_COUNTS)
+@as_mutant("SAM202", "SAM201", unsupported=_COUNTS)
 class KeepsTheSeedOfTheLastOwner(SeedsByRow):
     """A slot that has a seed is not given another: the seed is cleared when a request is aborted, not when it ends."""
 
@@ -261,13 +261,8 @@ class KeepsTheSeedOfTheLastOwner(SeedsByRow):
         pass
 
     def enter(self, added: AddedRow) -> int | None:
-        return self.rows.get(added.row) or added.params.seed  # type: ignore[no-any-return]  # rows hold seeds
-
-
-@patched(SeedsByRow, "enter", "SAM201", unsupported=_COUNTS)
-def leaves_its_seed_to_one_without(right: SeedsByRow, added: AddedRow) -> int | None:
-    """A request without a seed that takes over a row draws by the seed of the one before it."""
-    return added.params.seed or right.rows.get(added.row)
+        known: int | None = self.rows.get(added.row)
+        return added.params.seed if known is None else known
 
 
 # Drafters.
