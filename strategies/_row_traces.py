@@ -88,7 +88,7 @@ class RowTrace(ServingTrace):
         places = rng.integers(len(rows), size=size)
         if like == "one value":
             names = sorted(set[str]().union(*rows))
-            name = names[number // 3 % len(names)]
+            name = names[(self.seed + number // 3) % len(names)]
             having = [place for place, row in enumerate(rows) if name in row]
             value = rows[rng.choice(having)][name]
             places = rng.choice([place for place in having if rows[place][name] == value], size)

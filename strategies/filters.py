@@ -236,15 +236,20 @@ _KINDS = ("ladder", "normal", "zipf", "half", "peaked", "grid", *_DEGENERATE)
 _PLAIN = tuple(FilterRow(kind) for kind in _KINDS)
 
 
-def _settings(name: str, rng: np.random.Generator) -> list[dict[str, Any]]:  # Any: as SETTINGS
-    """Return all settings of a filter: usual ones, those at the ends, and three numbers of any magnitude between."""
+def _settings(name: str, rng: np.random.Generator, most: int) -> list[dict[str, Any]]:  # Any: as SETTINGS
+    """Return all settings of a filter: usual ones, those at the ends, and three numbers of any magnitude between.
+
+    Args:
+        most: Of a number of tokens.
+    """
     one = LOGIT_FILTERS[name]
     found = [*one.usual, *EXTREMES[name]]
-    if one.number and isinstance(one.low, float):
-        between = np.exp(rng.uniform(np.log(one.low), np.log(one.high) - 1e-3, 3))
+    if one.number and one.low < one.high:
+        high = one.high if isinstance(one.low, float) else max(2, min(one.high, most))
+        between = np.exp(rng.uniform(np.log(one.low), np.log(high) - 1e-3, 3))
         near_one = 1 - 10.0 ** -rng.uniform(0, 7, 3)
         values = np.where((rng.random(3) < 0.5) & (one.high == LAST), np.minimum(near_one, LAST), between)
-        found += [_at(one, float(value)) for value in values.astype(np.float32)]
+        found += [_at(one, type(one.low)(value)) for value in values.astype(np.float32)]
     return found
 
 
@@ -259,10 +264,11 @@ class FilterTrace(RowTrace):
         """Return all rows, the plain ones first."""
         rng = bulk_rng("filters of a trace", self.seed)
         known = [name for name in LOGIT_FILTERS if str(capability_of(name)) not in self.without]
-        settings = {name: _settings(name, rng) for name in known}
+        settings = {name: _settings(name, rng, self.vocab_size) for name in known}
         telling = {name: telling_settings(name) for name in known if name not in ALONE}
         alone = [one for name in known for one in settings[name]]
-        pairs = [_any(telling[one], rng) | _any(telling[two], rng) for one, two in [*combinations(telling, 2)] * 3]
+        among = [(one, two, of) for one, two in combinations(telling, 2) for of in (*[telling] * 3, settings)]
+        pairs = [_any(of[one], rng) | _any(of[two], rng) for one, two, of in among]
         warm = {"temperature": 1.5} if "temperature" in known else {}
         sets = [*alone, *alone, *(_any(settings[name], rng) | warm for name in ALONE if name in known)]
         wide = {name: [{}, _any(settings[name], rng), _any(settings[name], rng)] for name in telling}
