@@ -99,9 +99,11 @@ def drawn_tokens_are_possible_under_what_is_returned(sampler: DrawingLogprobsSam
         own, *values = seen.logprobs[row].astype(np.float64)
         if not np.isfinite(own):
             broken(f"request {row} drew token {token}, of log-probability {own}")
+        if not {*ids} <= {*range(batch.vocab_size)}:
+            broken(f"request {row}: the list names a token outside of [0, {batch.vocab_size})")
         left = np.where(np.isfinite(values), scaled[row, ids], -np.inf)
         right = left - np.logaddexp.reduce(left)
-        slack = _SUM + log_error(np.abs(left[np.isfinite(left)]).max())
+        slack = _SUM + log_error(np.abs(left[np.isfinite(left)]).max(initial=0.0))
         for other, value, expected in zip(ids, values, right, strict=True):
             if not (value == expected or abs(value - expected) <= slack):
                 broken(f"request {row}: token {other} has {value:.9g} in the list, but {expected:.9g} by its logits")

@@ -309,7 +309,7 @@ _NEEDS = {
 class LogprobsTrace(RowTrace):
     """Calls of one function: rows with every two of kind, processing and token; requests of 0 to 64 rows."""
 
-    limit = 1 << 16
+    limit = 1 << 16  # rows are compared as arrays, which is quick
 
     def library(self, stage: str = STAGES[0], dtype: str = "float32") -> LogprobsCase:
         """Return all rows, each a request of its own; the plain ones first."""
